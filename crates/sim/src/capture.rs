@@ -1,15 +1,15 @@
-//! The format of capture files: the classic pcap format with nanoseconds (magic 0xa1b23c4d), link
-//! type 101: raw IP.
+//! The format of capture files: classic pcap with nanoseconds (magic 0xa1b23c4d), link type 101
+//! (raw IP).
 
 use std::io::{self, Write};
 
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
 const LINK_TYPE_RAW: u32 = 101;
 const SNAP_BYTES: u32 = 65_535;
-/// When a run begins, in s since the Unix epoch.
+/// The date of a run's beginning, in s since the Unix epoch.
 const BEGIN_S: u64 = 1_700_000_000;
 
-/// Begins a capture.
+/// Writes the header of a capture file.
 pub(crate) fn write_head(out: &mut impl Write) -> io::Result<()> {
     out.write_all(&MAGIC_NS.to_le_bytes())?;
     out.write_all(&2u16.to_le_bytes())?;
@@ -20,7 +20,7 @@ pub(crate) fn write_head(out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the first bytes of a packet that has `length` bytes.
+/// Writes the header of a packet with `length` bytes.
 pub(crate) fn write_packet(
     out: &mut impl Write,
     at_ns: u64,
@@ -35,7 +35,7 @@ pub(crate) fn write_packet(
     out.write_all(packet)
 }
 
-/// RFC 1071, over an even number of bytes.
+/// The Internet checksum (RFC 1071) of an even number of bytes.
 pub(crate) fn internet_checksum(bytes: &[u8]) -> u16 {
     let words = bytes.as_chunks::<2>().0.iter().map(|w| u32::from(u16::from_be_bytes(*w)));
     let sum: u32 = words.sum();

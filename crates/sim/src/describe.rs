@@ -1,4 +1,4 @@
-//! A packet in a line, for whoever looks at a diagram.
+//! Descriptions of packets, one line each, for readers of diagrams.
 
 use concord_wire::control::{CopyMessage, LeaseMessage, Membership, Message as _};
 use concord_wire::craq::{self, VersionAnswer, VersionQuery};
@@ -10,7 +10,7 @@ use concord_wire::{Kind, Packet, WireError, kind, op};
 use crate::systems;
 use crate::topic::{Topic, control, request};
 
-/// What a packet is about, and all that matters of it.
+/// The subject of a packet, and its important fields in a line.
 pub(crate) fn describe(bytes: &[u8]) -> (Topic, String) {
     let described = match kind(bytes) {
         Ok(Kind::Store) => {

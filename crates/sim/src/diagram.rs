@@ -1,7 +1,8 @@
-//! A recording as a space-time diagram: a lane for each node, time downwards, an arrow for each
-//! packet, marks for faults and operations, text on hovering. One file without anything beside it.
+//! Space-time diagrams of recordings: a lane for each node, time downwards, an arrow for each
+//! packet, marks for faults and operations, text on hovering. A diagram is a single file.
 //!
-//! Idle times are shortened, so that a second of silence does not take a mile: the axis says when.
+//! Idle periods are shortened, so that a second of silence does not take a mile; the axis shows the
+//! times.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,26 +13,27 @@ use crate::describe::describe;
 use crate::record::{Fate, Recording};
 use crate::topic::Topic;
 
-/// Most packets in a diagram: more and browsers give up.
+/// The maximum number of packets in a diagram; browsers cannot handle many more.
 const FLIGHTS_MAX: usize = 3_000;
 const LANE_PX: u64 = 190;
 const LEFT_PX: u64 = 110;
 const TOP_PX: u64 = 40;
-/// Pixels between two moments: at least, at most, and ns for each.
+/// The distance between two moments: minimum and maximum in pixels, and the number of ns per pixel.
 const STEP_PX: (u64, u64) = (3, 28);
 const NS_PER_PX: u64 = 4 * US;
 
-/// Which part of a recording to draw.
+/// The part of a recording to draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// From this virtual time on, in ns.
+    /// The beginning, in ns of virtual time.
     pub from_ns: u64,
-    /// Up to this virtual time, in ns.
+    /// The end, in ns of virtual time.
     pub to_ns: u64,
 }
 
 impl Window {
-    /// The last packets of a recording that fit a diagram: where a violation is seen.
+    /// The last packets of a recording, as many as fit into a diagram: a violation shows at the
+    /// end.
     #[must_use]
     pub fn last(recording: &Recording) -> Window {
         let mut sent: Vec<u64> = recording.flights.iter().map(|f| f.sent_ns).collect();
@@ -41,13 +43,13 @@ impl Window {
     }
 }
 
-/// Something to draw, at one moment or between two.
+/// An item to draw, at one moment or between two.
 struct Scene<'a> {
     recording: &'a Recording,
     window: Window,
-    /// Where each moment is, in pixels.
+    /// The vertical position of each moment, in pixels.
     y_px: BTreeMap<u64, u64>,
-    /// How many packets were left out for their number.
+    /// The number of packets left out because there are too many.
     left_out: usize,
 }
 
@@ -119,7 +121,7 @@ fn ms(at_ns: u64) -> String {
     format!("{}.{:03} ms", at_ns / MS, at_ns % MS / US)
 }
 
-/// The diagram as SVG. `title` is written above it.
+/// Draws the diagram as SVG, with `title` above it.
 #[must_use]
 pub fn svg(recording: &Recording, window: Window, title: &str) -> String {
     let scene = Scene::new(recording, window);
@@ -206,7 +208,7 @@ fn draw_flights(scene: &Scene<'_>, out: &mut String) {
     }
 }
 
-/// A triangle at the end of an arrow, or a cross where the packet was lost.
+/// The head of an arrow, or a cross where the packet was lost.
 fn arrow_head((x1, y1): (u64, u64), (x2, y2): (u64, u64), is_lost: bool) -> String {
     if is_lost {
         let (l, r, t, b) = (x2 - 4, x2 + 4, y2 - 4, y2 + 4);
@@ -244,7 +246,7 @@ fn draw_marks(scene: &Scene<'_>, out: &mut String) {
     }
 }
 
-/// The diagram as a page, where kinds of packets can be switched off.
+/// Draws the diagram as an HTML page, on which kinds of packets can be hidden.
 #[must_use]
 pub fn html(recording: &Recording, window: Window, title: &str) -> String {
     let mut boxes = String::new();

@@ -1,22 +1,23 @@
 //! The rack's packets on the packet-level network: links with a bandwidth, ports with buffers, and
-//! switches whose pipelines take time, each of which hosts a seat.
+//! switches whose pipelines take time, each of which hosts one switch role (a seat).
 
 use crate::engine::{EventQueue, NS, Time};
 use crate::net::{Delivery, Ecn, HostIndex, NetEvent, Network, NodeIndex, Packet, Routing};
 use crate::systems::store::links::Links;
 
-/// Ethernet, IP and UDP around a message, and what is between two frames on the wire.
+/// The bytes around a message on the wire: Ethernet, IP and UDP headers, the frame's checksum,
+/// preamble and gap.
 const AROUND_BYTES: u32 = 14 + 20 + 8 + 4 + 20;
 
-/// A packet on its way.
+/// The content of a packet in the network.
 #[derive(Debug, Default)]
 pub(crate) struct Carried {
     pub bytes: Vec<u8>,
-    /// Its place among what is recorded, if anything is.
+    /// The packet's index in the recording, if there is one.
     pub recorded: Option<usize>,
 }
 
-/// A packet that reached the node that it was sent to.
+/// A packet that has reached its destination.
 pub(crate) struct Arrival {
     pub at_ns: u64,
     pub from: usize,
@@ -36,16 +37,16 @@ impl From<NetEvent<Carried>> for Step {
     }
 }
 
-/// The network, and when what happens in it.
+/// The network and its event queue.
 pub(crate) struct Fabric {
     network: Network<Carried>,
     queue: EventQueue<Step>,
-    /// The nodes that are switches, and where in the topology each is.
+    /// The nodes that are switches, and the switch of the topology that hosts each.
     seats: Vec<(usize, NodeIndex)>,
 }
 
 impl Fabric {
-    /// The network of a rack with so many nodes, of which `switches` are some.
+    /// The network of a rack with `nodes` nodes, of which `switches` are switches.
     pub(crate) fn new(links: &Links, nodes: usize, switches: &[usize], seed: u64) -> Fabric {
         let (topology, seats) = links.topology(nodes, switches);
         let network = Network::new(&topology, Routing::Ecmp, seed);
@@ -54,7 +55,7 @@ impl Fabric {
         Fabric { network, queue: EventQueue::new(), seats }
     }
 
-    /// A packet leaves `from` at `at_ns`.
+    /// Sends a packet from `from` at `at_ns`.
     pub(crate) fn send(&mut self, from: usize, to: usize, at_ns: u64, carried: Carried) {
         let size_bytes = carried.bytes.len() as u32 + AROUND_BYTES;
         let (from, to) = (HostIndex(from as u32), HostIndex(to as u32));
@@ -72,11 +73,12 @@ impl Fabric {
         self.queue.schedule(Time(at_ns * NS), Step::Leave(packet));
     }
 
-    /// The next packet that reaches its node, before or at `limit_ns`.
+    /// The next packet that reaches its destination, not after `limit_ns`.
     pub(crate) fn next_until(&mut self, limit_ns: u64) -> Option<Arrival> {
         let limit = Time(limit_ns.saturating_mul(NS));
         loop {
-            // Nothing else waits: time goes as far as the network's next event, and no further.
+            // If nothing else is pending, time advances to the network's next event, and no
+            // further.
             let (at, step) = match limit_ns {
                 u64::MAX => self.queue.next()?,
                 _ => self.queue.next_until(limit)?,
@@ -94,7 +96,7 @@ impl Fabric {
                 continue;
             };
             if node != self.at(packet.to) {
-                // It only passes this switch.
+                // The packet is for another node, and only crosses this switch.
                 self.network.send_from(&mut self.queue, node, packet);
                 continue;
             }
@@ -103,13 +105,14 @@ impl Fabric {
         }
     }
 
-    /// Where a node is: a seat at its switch, any other at its own port.
+    /// The position of a node in the topology: a seat is at its switch, other nodes at their own
+    /// ports.
     fn at(&self, node: HostIndex) -> NodeIndex {
         let seat = self.seats.iter().find(|(seat, _)| *seat == node.0 as usize);
         seat.map_or(node.into(), |(_, at)| *at)
     }
 
-    /// Packets that were dropped at full ports.
+    /// The number of packets dropped at full ports.
     pub(crate) fn dropped(&self) -> u64 {
         self.network.counters().dropped_port
     }

@@ -1,9 +1,9 @@
 //! The deterministic simulator: a whole rack (switch, replicas, controller, clients) on virtual
-//! time, with packets lost, duplicated, reordered and delayed, nodes paused, cut off, killed and
-//! restarted, and every history checked for linearizability. One seed replays a run.
+//! time. Packets are lost, duplicated, reordered and delayed; nodes are paused, cut off, killed and
+//! restarted; every history is checked for linearizability. One seed replays a run.
 //!
-//! Read [`Plan`] (what a seed draws) and [`run`] first. The law: a run is a function of its plan.
-//! No clock, no thread and no map order has a part in it.
+//! Read [`Plan`] (the parameters and faults of a run, drawn from a seed) and [`run`] first. The
+//! law: a run is a function of its plan. No clock, thread or map order influences it.
 //!
 //! ```
 //! let outcome = concord_sim::run(&concord_sim::Plan::draw(7));

@@ -1,10 +1,10 @@
-//! Packets that nobody sent so: cut short, forged, padded, late.
+//! Invalid packets beside those that were sent: cut short, forged, padded, or very late.
 //!
-//! UDP's checksum guards bits and roles believe each other, so that nothing here says what no role
-//! said: what is forged has another magic number or version, or its kind is another one, or an
-//! epoch that never comes, or random bytes stand behind a right header, or it is a write with the
-//! mark of a replica's own and no command. (No random bytes as a control packet: that could be an
-//! epoch, which everybody believes.)
+//! UDP's checksum protects bits, and the roles of a rack trust each other. So an invalid packet
+//! never states anything that a role could act upon. A forged packet has another magic number,
+//! version or kind, an epoch that never begins, or random bytes after a valid header; or it is a
+//! write that claims to be a replica's own and has no command. (A control packet never has random
+//! bytes: they could announce an epoch, which every role would believe.)
 
 use concord_core::{Duration, MS, Rng};
 use concord_engine::Command;
@@ -16,25 +16,25 @@ use concord_wire::{
 use crate::systems::store::edges::Packets;
 
 const MILLION: u64 = 1_000_000;
-/// Kinds of which a packet can say nothing that is believed, unless its epoch is in force.
+/// The kinds of packets that no role acts upon unless their epoch is in force.
 const DATA_KINDS: [Kind; 3] = [Kind::Store, Kind::Link, Kind::Craq];
-/// How many there were.
+/// Counts of invalid packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OddCounts {
-    /// Cut short.
+    /// Packets that were cut short.
     pub truncated: u64,
-    /// Of another version, kind or epoch, or random.
+    /// Packets of another version, kind or epoch, or with random content.
     pub forged: u64,
-    /// Writes with the mark of a replica's own, and no command.
+    /// Writes that claim to be a replica's own, and have no command.
     pub own: u64,
-    /// With bytes behind their end.
+    /// Packets with additional bytes after their end.
     pub padded: u64,
-    /// Late copies.
+    /// Copies that arrived very late.
     pub late: u64,
 }
 
 impl OddCounts {
-    /// Adds another run's.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &OddCounts) {
         self.truncated += other.truncated;
         self.forged += other.forged;
@@ -44,14 +44,14 @@ impl OddCounts {
     }
 }
 
-/// Makes odd packets of those that are sent.
+/// Makes invalid packets out of those that are sent.
 #[derive(Debug)]
 pub(crate) struct Odd {
     pub packets: Packets,
     pub count: OddCounts,
     rng: Rng,
-    /// Of writes with the mark of a replica's own, so that the others are drawn as they are
-    /// without.
+    /// The generator for writes that claim to be a replica's own, separate so that the other draws
+    /// do not depend on it.
     own_rng: Rng,
 }
 
@@ -61,12 +61,13 @@ impl Odd {
         Odd { packets, count: OddCounts::default(), rng, own_rng }
     }
 
-    /// Makes none.
+    /// A source that makes no invalid packets.
     pub(crate) fn none() -> Odd {
         Odd::new(Packets::default(), Rng::new(0))
     }
 
-    /// What else arrives when `bytes` are sent, each with how much later; `bytes` may be padded.
+    /// The additional packets that arrive when `bytes` are sent, each with its additional delay.
+    /// May pad `bytes` itself.
     pub(crate) fn beside(&mut self, bytes: &mut Vec<u8>) -> Vec<(Duration, Vec<u8>)> {
         let mut beside = Vec::new();
         if self.packets == Packets::default() {
@@ -114,7 +115,7 @@ impl Odd {
                 }
             }
             1 => {
-                // What stands there would be another thing by chance: a word of the epoch in force.
+                // Read as another kind, the bytes could by chance name the epoch in force.
                 self.let_epoch_never_come(&mut forged);
                 let other = match self.rng.below(2) {
                     0 => self.rng.below(256) as u8,
@@ -144,7 +145,7 @@ impl Odd {
         }
     }
 
-    /// Random bytes behind a right header, or none.
+    /// Random bytes, after a valid header or without one.
     fn garbage(&mut self) -> Vec<u8> {
         let (kind, op) = match self.rng.below(2) {
             0 => (Kind::Store, Op::ALL[self.rng.below(Op::ALL.len() as u64) as usize] as u8),
@@ -156,7 +157,7 @@ impl Odd {
         let length = up_to(&mut self.rng, PACKET_BYTES_MAX as u64) as usize;
         bytes.extend((0..length).map(|_| self.rng.below(256) as u8));
         bytes.truncate(PACKET_BYTES_MAX);
-        // Group, node and epoch: none that is there.
+        // A random group, node and epoch, which do not exist.
         bytes[at::GROUP.start..at::END].fill_with(|| self.rng.below(256) as u8);
         if self.rng.chance(1, 2) {
             set_length(&mut bytes);
@@ -170,8 +171,9 @@ impl Odd {
     }
 }
 
-/// A client's write that is not numbered yet, with the mark of a replica's own and a body that is
-/// no command: it is refused by its record (docs/internals/bugs.md, 15.13a).
+/// A copy of a client's write that has no sequence number yet, marked as a replica's own write,
+/// with a body that is no command: replicas refuse it by its record (docs/internals/bugs.md,
+/// 15.13a).
 fn own_write(bytes: &[u8]) -> Option<Vec<u8>> {
     const NO_COMMAND: [u8; 3] = [0xff; 3];
     let repr = Packet::parse(bytes).ok()?.repr();
@@ -185,7 +187,8 @@ fn own_write(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(own)
 }
 
-/// 1 to `most`, small ones as often as large ones: each power of two alike.
+/// A random number from 1 to `most`; each power of two is equally likely, so that small numbers are
+/// as frequent as large ones.
 pub(crate) fn up_to(rng: &mut Rng, most: u64) -> u64 {
     let bits = u64::from(most.max(1).ilog2());
     let least = 1 << rng.between(0, bits);

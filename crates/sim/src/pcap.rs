@@ -1,7 +1,7 @@
-//! A recording as a capture file: every packet as IPv4 and UDP, at its virtual time.
+//! Recordings as capture files: every packet as IPv4 and UDP, at its virtual time.
 //!
-//! The file's format is that of `capture`. A lost packet has a time to live of 1, all others 64:
-//! `ip.ttl == 1` shows what got lost.
+//! The format of the file is that of `capture`. A lost packet has a time to live of 1, all others
+//! have 64: the filter `ip.ttl == 1` shows the lost ones.
 
 use std::io::{self, Write};
 
@@ -13,10 +13,10 @@ const IP_HEADER_BYTES: usize = 20;
 const UDP_HEADER_BYTES: usize = 8;
 const UDP: u8 = 17;
 
-/// Writes every packet of `recording`, in the order of sending.
+/// Writes every packet of `recording`, in the order in which they were sent.
 ///
 /// # Errors
-/// What `out` says.
+/// The errors of `out`.
 pub fn write_pcap(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
     write_head(out)?;
     let mut flights: Vec<&Flight> = recording.flights.iter().collect();
@@ -36,7 +36,7 @@ fn ip_packet(flight: &Flight) -> Vec<u8> {
     let mut p = Vec::with_capacity(total_bytes.into());
     p.extend_from_slice(&[0x45, 0]);
     p.extend_from_slice(&total_bytes.to_be_bytes());
-    // No identification, not to be fragmented.
+    // The identification is 0, with the flag "do not fragment".
     p.extend_from_slice(&[0, 0, 0x40, 0, ttl, UDP, 0, 0]);
     p.extend_from_slice(&from.ip.to_be_bytes());
     p.extend_from_slice(&to.ip.to_be_bytes());

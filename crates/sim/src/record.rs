@@ -2,55 +2,55 @@
 
 use crate::systems::store::fault::Node;
 
-/// What became of a packet.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It arrives at that virtual time, in ns. (A paused or busy node takes it later.)
+    /// It arrives at this virtual time, in ns. (A node that is paused or busy handles it later.)
     Arrives(u64),
-    /// It was lost on the way.
+    /// It was lost.
     Lost,
 }
 
-/// One packet on one way.
+/// A packet from one node to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flight {
-    /// Who sent it: a place in [`Recording::nodes`].
+    /// The sender: a place in [`Recording::nodes`].
     pub from: usize,
-    /// Who was to get it.
+    /// The destination: a place in [`Recording::nodes`].
     pub to: usize,
-    /// When it left, in virtual ns.
+    /// The virtual time when it was sent, in ns.
     pub sent_ns: u64,
-    /// What became of it.
+    /// The fate of the packet.
     pub fate: Fate,
     /// The UDP payload.
     pub bytes: Vec<u8>,
 }
 
-/// Something beside packets: a fault, an operation's begin or end, an epoch.
+/// An event other than a packet: a fault, the begin or end of an operation, an epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// When, in virtual ns.
+    /// The virtual time, in ns.
     pub at_ns: u64,
-    /// Where: a place in [`Recording::nodes`]; `None` for what concerns everybody.
+    /// The node: a place in [`Recording::nodes`]; `None` if the event concerns all nodes.
     pub node: Option<usize>,
-    /// What.
+    /// The description of the event.
     pub text: String,
-    /// It is a fault or a violation.
+    /// Whether it is a fault or a violation.
     pub is_fault: bool,
 }
 
-/// Everything that was sent in a run, and what was done to it.
+/// All packets of a run with their fates, and all other events.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
-    /// The nodes, in the order of their addresses.
+    /// The names of the nodes, in the order of their addresses.
     pub nodes: Vec<Node>,
-    /// Every packet, in the order of sending.
+    /// All packets, in the order in which they were sent.
     pub flights: Vec<Flight>,
-    /// Everything else, in order.
+    /// All other events, in order.
     pub marks: Vec<Mark>,
 }
 
-/// Where the world notes what happens.
+/// The recording while the run is in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     pub recording: Recording,
@@ -62,7 +62,7 @@ impl Recorder {
         self.recording.flights.push(Flight { from, to, sent_ns, fate, bytes: bytes.to_vec() });
     }
 
-    /// A packet, by its place, reached its node.
+    /// Notes that the packet with this index has reached its node.
     pub(crate) fn arrived(&mut self, at: usize, at_ns: u64) {
         self.recording.flights[at].fate = Fate::Arrives(at_ns);
     }

@@ -1,37 +1,37 @@
-//! A failing plan made small: what its system leaves out one by one, while it still fails.
+//! Reduction of a failing plan: parts of it are left out one by one while it still fails.
 
 use concord_core::rng::splitmix64;
 
 use crate::swarm::Found;
 use crate::systems::{Tally, Trial};
 
-/// A plan that does less may fail with other random draws only: so many are tried.
+/// The number of seeds tried for each smaller plan: it may fail with other random draws only.
 const TRIES: u64 = 4;
 
-/// How much is done at most to make a plan small. A run without progress takes many steps: what
-/// bounds the time is their sum.
+/// The maximum effort to make a plan small. A run without progress takes many steps, so that the
+/// sum of the steps is what bounds the time.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Most runs.
+    /// The maximum number of runs.
     pub runs_max: usize,
-    /// No run begins behind so many steps (events) of all of them.
+    /// The maximum number of steps (events) of all runs, after which no further run begins.
     pub steps_max: u64,
 }
 
-/// A plan that was made small.
+/// A reduced plan.
 #[derive(Clone, Debug)]
 pub struct Shrunk<P> {
-    /// It fails like any other plan: its own seed replays it.
+    /// The plan, which still fails; its own seed replays it.
     pub found: Found<P>,
-    /// Runs that it took.
+    /// The number of runs that the reduction took.
     pub runs: usize,
-    /// Their steps.
+    /// The number of steps (events) of these runs.
     pub steps: u64,
-    /// The effort was over before all was tried.
+    /// Whether the effort was exhausted before all reductions were tried.
     pub is_cut_short: bool,
 }
 
-/// Makes a failing plan smaller; `report` hears of every smaller plan.
+/// Makes a failing plan smaller; calls `report` with every smaller plan that fails.
 pub fn shrink<P: Trial>(found: &Found<P>, effort: Effort, mut report: impl FnMut(&P)) -> Shrunk<P> {
     let mut best = Shrunk { found: found.clone(), runs: 0, steps: 0, is_cut_short: false };
     loop {
@@ -43,7 +43,7 @@ pub fn shrink<P: Trial>(found: &Found<P>, effort: Effort, mut report: impl FnMut
 }
 
 impl<P: Trial> Shrunk<P> {
-    /// The plan with a seed with which it fails, if there is one.
+    /// The plan with a seed for which it fails, if one is found.
     fn fails(&mut self, plan: &P, effort: Effort) -> Option<Found<P>> {
         for attempt in 0..TRIES {
             if self.runs >= effort.runs_max || self.steps >= effort.steps_max {
@@ -67,7 +67,7 @@ impl<P: Trial> Shrunk<P> {
 mod tests {
     use super::*;
 
-    /// A run of so many thousand steps, which always fails.
+    /// A run of this number of thousand steps, which always fails.
     #[derive(Clone, Debug)]
     struct Long(u64);
 

@@ -1,4 +1,4 @@
-//! Many seeds on many threads, until the time is up or one fails.
+//! Swarms: many seeds on several threads, until all are done, the time is up, or one fails.
 
 use std::cell::Cell;
 use std::panic;
@@ -13,84 +13,84 @@ use crate::systems::store::draw::Aim;
 use crate::systems::store::plan::Plan;
 use crate::systems::{Tally, Trial};
 
-/// Time between two reports of progress.
+/// The time between two reports of progress.
 const PROGRESS: Duration = Duration::from_millis(200);
 
-/// Which seeds, and how long.
+/// The seeds of a swarm, and its bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct SwarmOptions {
-    /// The first seed; the others follow it.
+    /// The first seed; the others follow it in order.
     pub first_seed: u64,
-    /// How many; `None`: until the time is up.
+    /// The number of seeds; `None`: as many as the time allows.
     pub seeds: Option<u64>,
-    /// How long; `None`: until all seeds are done.
+    /// The time that the swarm may take; `None`: until all seeds are done.
     pub time: Option<Duration>,
-    /// Threads.
+    /// The number of threads.
     pub threads: usize,
-    /// What the seeds may not draw themselves.
+    /// The parts of plans that are given instead of drawn.
     pub aim: Aim,
-    /// Which guards are on.
+    /// The guards that are on.
     pub guards: Guards,
 }
 
 impl SwarmOptions {
-    /// The plan of a seed of this swarm.
+    /// The plan that this swarm runs for a seed.
     #[must_use]
     pub fn plan(&self, seed: u64) -> Plan {
         Plan { guards: self.guards, ..Plan::draw_aimed(seed, self.aim) }
     }
 }
 
-/// How far a swarm is.
+/// The progress of a swarm.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Seeds done.
+    /// The number of seeds done.
     pub seeds: u64,
-    /// Time since it began.
+    /// The time since the swarm began.
     pub elapsed: Duration,
 }
 
 impl Progress {
-    /// Seeds done in a second.
+    /// The number of seeds done per second.
     #[must_use]
     pub fn seeds_per_second(&self) -> f64 {
         self.seeds as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 }
 
-/// A plan that went wrong.
+/// A plan that failed.
 #[derive(Clone, Debug)]
 pub struct Found<P = Plan> {
     /// The plan.
     pub plan: P,
-    /// What is wrong.
+    /// The description of the violation.
     pub violation: String,
 }
 
-/// What a swarm saw.
+/// The result of a swarm.
 #[derive(Clone, Debug)]
 pub struct SwarmReport<P: Trial = Plan> {
-    /// Of all seeds that were run.
+    /// The sums of the counts of all runs.
     pub totals: P::Totals,
-    /// How far it got.
+    /// The progress when it ended.
     pub progress: Progress,
-    /// The lowest seed that failed, if one did.
+    /// The lowest seed that failed, if any did.
     pub found: Option<Found<P>>,
 }
 
 thread_local! {
-    /// The seed that this thread runs, for the report of a panic.
+    /// The seed that this thread runs, which the report of a panic names.
     static RUNNING: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// What the threads of a swarm share.
+/// The state that the threads of a swarm share.
 struct Shared<'a, P: Trial, D> {
     options: &'a SwarmOptions,
     draw: D,
     began: Instant,
     next: AtomicU64,
-    /// Offset of the lowest seed that failed so far: seeds below it are still run, so that what a
-    /// swarm over fixed seeds finds does not depend on its threads.
+    /// The offset of the lowest seed that has failed so far. Seeds below it are still run, so that
+    /// the result of a swarm over fixed seeds does not depend on the number of threads.
     lowest: AtomicU64,
     done: AtomicU64,
     running: AtomicUsize,
@@ -98,13 +98,13 @@ struct Shared<'a, P: Trial, D> {
     found: Mutex<Option<Found<P>>>,
 }
 
-/// Runs seeds until they are done, the time is up, or one fails. `report` hears of the progress a
-/// few times a second.
+/// Runs seeds until all are done, the time is up, or one fails. Calls `report` with the progress
+/// several times a second.
 pub fn swarm(options: &SwarmOptions, report: impl FnMut(&Progress)) -> SwarmReport {
     swarm_of(options, |seed| options.plan(seed), report)
 }
 
-/// A [`swarm`] whose seeds draw by `draw`, runs of whichever system.
+/// A [`swarm`] of any system: `draw` makes the plan of a seed.
 pub fn swarm_of<P: Trial>(
     options: &SwarmOptions,
     draw: impl Fn(u64) -> P + Sync,
@@ -126,7 +126,8 @@ pub fn swarm_of<P: Trial>(
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                // Counted down even if the thread panics, so that nobody waits for it for ever.
+                // The count decreases even if the thread panics, so that the others do not wait for
+                // it.
                 let _leaving = Leaving(&shared.running);
                 shared.work();
             });
@@ -188,7 +189,8 @@ impl<P: Trial, D: Fn(u64) -> P> Shared<'_, P, D> {
     }
 }
 
-/// A broken assertion ends the process in release builds: say before which seed it was.
+/// Names the seed whose run panics. In release builds a panic ends the process, and nothing else
+/// would tell the seed.
 fn name_the_seed_in_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

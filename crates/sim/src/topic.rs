@@ -1,9 +1,9 @@
-//! The subject of a packet, and the words for requests and for messages between machines.
+//! The subjects of packets, and helpers that describe requests and messages in words.
 
 use concord_wire::rpc::READ_BIT;
 use concord_wire::{Flags, Op, Repr, Status};
 
-/// What a packet is about, for colours and filters.
+/// The subject of a packet, for colours and filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Topic {
     Write,
@@ -26,7 +26,7 @@ impl Topic {
         Topic::Other,
     ];
 
-    /// Its name, which is a class of the diagram too.
+    /// The name of the subject, which is also its CSS class in a diagram.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Topic::Write => "write",

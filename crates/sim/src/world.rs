@@ -1,4 +1,4 @@
-//! Virtual time, and a network that misbehaves as the plan says.
+//! Virtual time, and a network that loses, delays and duplicates packets as the plan says.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,47 +17,49 @@ use crate::systems::store::edges::Packets;
 
 /// The controller's place among the nodes.
 pub(crate) const CONTROLLER: usize = 0;
-/// The switch's.
+/// The switch's place among the nodes.
 pub(crate) const SWITCH: usize = 1;
-/// The first replica's; the clients follow the replicas, then the other controller and the other
-/// switch.
+/// The place of the first replica. The clients follow the replicas, then the second controller and
+/// the second switch.
 pub(crate) const REPLICAS: usize = 2;
 
 const MILLION: u64 = 1_000_000;
-/// Numbered writes that are lost while some are, per million.
+/// The loss rate of sequenced writes while a fault loses them, per million.
 const WRITES_LOST_PPM: u64 = 300_000;
 const SPARE_MAX: usize = 1_024;
-/// Bits of an event's slot in its key; the other 40 below its time are its ordinal.
+/// The number of bits for an event's slot in its key; the other 40 bits below the time are the
+/// event's ordinal.
 const SLOT_BITS: u32 = 24;
 const IP: u32 = 0x0a00_0001;
 const PORT: u16 = 7_400;
 
-/// What happens at a time.
+/// An event of a run.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// A packet arrives at a node.
     Deliver { from: usize, to: usize, bytes: Vec<u8> },
-    /// A node is done with a packet, or its pause is over: it may take the next one.
+    /// A node has finished a packet, or its pause is over: it may handle the next one.
     Serve { node: usize },
-    /// A node wanted to be woken.
+    /// A node's deadline: it had asked to be woken now.
     Wake { node: usize },
     /// A node's storage engine completes an operation.
     Engine { node: usize },
     /// A connection of a client process sends its next operation.
     Next { node: usize, connection: usize },
-    /// The plan's fault of that index.
+    /// The fault with this index in the plan begins.
     Fault { index: usize },
-    /// A sync of a replica's disk ends, unless its process has ended before.
+    /// A sync of a replica's disk ends; ignored if its process has ended since.
     Disk { node: usize, incarnation: u64 },
-    /// A replica that was told to end is started again.
+    /// A replica that was told to shut down is restarted.
     Start { node: usize },
-    /// A replica's disk has room again, unless it was filled anew.
+    /// A full disk of a replica has room again; ignored if it was filled anew since.
     Room { node: usize },
 }
 
-/// Events that wait, by time; those of one time leave in the order in which they were pushed.
+/// The pending events, by time; events of one time leave in the order in which they were added.
 ///
-/// The heap has keys of 16 bytes: time, ordinal and the event's slot, which no comparison reaches.
+/// The heap has keys of 16 bytes: time, ordinal, and the event's slot. Ordinals are unique, so that
+/// slots are never compared.
 #[derive(Default)]
 struct Queue {
     heap: BinaryHeap<Reverse<u128>>,
@@ -79,7 +81,7 @@ impl Queue {
         self.heap.push(Reverse(key));
     }
 
-    /// When the next event happens; `u64::MAX` if none waits.
+    /// The time of the next event; `u64::MAX` if none is pending.
     fn next_ns(&self) -> u64 {
         self.heap.peek().map_or(u64::MAX, |Reverse(key)| (*key >> 64) as u64)
     }
@@ -92,7 +94,7 @@ impl Queue {
     }
 }
 
-/// A one-way cut between two nodes, up to a time.
+/// A link between two nodes that is cut in one direction, up to a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     pub from: usize,
@@ -100,7 +102,7 @@ pub(crate) struct Cut {
     pub until_ns: u64,
 }
 
-/// Packets from one node to another that are sent before a time arrive at another.
+/// A delay: packets from one node to another that are sent before one time arrive at another.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
     pub from: usize,
@@ -109,7 +111,7 @@ pub(crate) struct Hold {
     pub arrive_ns: u64,
 }
 
-/// Worse weather, up to a time.
+/// A period in which the whole network loses or duplicates more packets, up to a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst {
     pub loss_ppm: u64,
@@ -117,14 +119,14 @@ pub(crate) struct Burst {
     pub until_ns: u64,
 }
 
-/// How the network treats packets.
+/// The latency, loss, duplication and reordering of the network.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weather {
     pub loss_ppm: u64,
     pub duplicate_ppm: u64,
     pub reorder_ppm: u64,
     pub latency_ns: Duration,
-    /// Between nodes of `peers`.
+    /// The latency between two nodes of `peers`, in ns.
     pub peer_latency_ns: Duration,
     pub peers: (usize, usize),
     pub delay_ns: Duration,
@@ -137,29 +139,29 @@ impl Weather {
     }
 }
 
-/// The event queue, the clocks and the network.
+/// The event queue, the clocks, and the network.
 pub(crate) struct World {
-    /// Virtual ns since the start.
+    /// The virtual time, in ns since the start.
     pub now_ns: u64,
     queue: Queue,
     rng: Rng,
     /// The nodes that are switches.
     pub switches: Vec<usize>,
-    /// The links that packets take, if the rack has any: latencies are theirs then.
+    /// The links that packets take, if the plan has any; latencies then result from them.
     pub fabric: Option<Fabric>,
     pub weather: Weather,
     pub cuts: Vec<Cut>,
     pub holds: Vec<Hold>,
     pub bursts: Vec<Burst>,
-    /// Until when completions are lost on their way to the switch.
+    /// The time until which completions are lost on their way to the switch.
     pub completions_lost_until_ns: u64,
-    /// Until when records are lost on their way to a replica.
+    /// The times until which records are lost on their way to a replica.
     pub records_lost: Vec<(usize, u64)>,
-    /// Until when some of the numbered writes are lost on their way to a replica.
+    /// The times until which some of the sequenced writes are lost on their way to a replica.
     pub writes_lost: Vec<(usize, u64)>,
     pub odd: Odd,
     pub clocks: Vec<Clock>,
-    /// The hash of everything that happened so far.
+    /// The hash of all events so far.
     pub digest: u64,
     pub events: u64,
     pub packets: u64,
@@ -168,7 +170,7 @@ pub(crate) struct World {
     pub recorder: Option<Recorder>,
 }
 
-/// The address of a node: one host each, so that a capture is easy to read.
+/// The address of a node. Each node is a host of its own, so that a capture is easy to read.
 pub(crate) fn addr(node: usize) -> Addr {
     Addr { ip: IP + node as u32, port: PORT }
 }
@@ -224,18 +226,18 @@ impl World {
         Some(event)
     }
 
-    /// Adds what happens at a node to the digest of the run.
+    /// Adds an event at a node to the digest of the run.
     pub(crate) fn note(&mut self, what: u64, node: usize, bytes: &[u8]) {
         let seed = self.digest.rotate_left(9) ^ self.now_ns ^ (what << 56) ^ ((node as u64) << 48);
         self.digest = hash64(seed, bytes);
     }
 
-    /// What a node's clocks say.
+    /// The readings of a node's clocks.
     pub(crate) fn clock(&self, node: usize) -> Now {
         self.clocks[node].at(self.now_ns)
     }
 
-    /// Ends everything that makes the network worse than a good one.
+    /// Ends all faults of the network.
     pub(crate) fn calm(&mut self) {
         self.weather.loss_ppm = 0;
         self.weather.duplicate_ppm = 0;
@@ -249,7 +251,7 @@ impl World {
         self.odd.packets = Packets::default();
     }
 
-    /// Puts what a node sent on the wire at `at_ns`.
+    /// Transmits at `at_ns` the packets that a node has sent.
     pub(crate) fn transmit(&mut self, from: usize, at_ns: u64, sent: &mut Outgoing) {
         let Outgoing { packets, spare } = sent;
         for (to, mut bytes) in packets.drain(..) {
@@ -284,7 +286,7 @@ impl World {
         }
     }
 
-    /// A packet that was sent at `sent_ns` arrives, `later_ns` after it would by itself.
+    /// Delivers a packet that was sent at `sent_ns`, delayed by `later_ns` beyond its latency.
     fn carry(&mut self, way: (usize, usize), sent_ns: u64, later_ns: u64, bytes: Vec<u8>) {
         let (from, to) = way;
         let Some(fabric) = &mut self.fabric else {
@@ -292,7 +294,7 @@ impl World {
             self.record(from, to, sent_ns, Fate::Arrives(arrives_ns), &bytes);
             return self.push(arrives_ns, Event::Deliver { from, to, bytes });
         };
-        // Lost, until it is there: a full port drops it.
+        // Recorded as lost until it arrives: a full port may still drop it.
         let recorded = self.recorder.as_mut().map(|recorder| {
             recorder.packet(way, sent_ns, Fate::Lost, &bytes);
             recorder.recording.flights.len() - 1
@@ -300,7 +302,8 @@ impl World {
         fabric.send(from, to, sent_ns + later_ns, Carried { bytes, recorded });
     }
 
-    /// How much later a packet arrives that leaves at `at_ns` and is held on its way.
+    /// The additional delay of a packet that leaves at `at_ns`, if a fault holds packets of its
+    /// link.
     fn held(&self, from: usize, to: usize, at_ns: u64) -> u64 {
         let holds = |h: &&Hold| h.from == from && h.to == to && self.now_ns < h.until_ns;
         let alone_ns = at_ns + self.weather.latency_ns(from, to);
@@ -312,7 +315,8 @@ impl World {
         self.cuts.iter().any(is_on_way)
     }
 
-    /// How likely a packet is lost and duplicated, per million; `None` if its way is cut.
+    /// The probabilities that a packet is lost and duplicated, per million; `None` if its link is
+    /// cut.
     fn passes(&self, from: usize, to: usize, bytes: &[u8]) -> Option<(u64, u64)> {
         let now_ns = self.now_ns;
         let is_switch = self.switches.contains(&to);
@@ -365,7 +369,7 @@ fn is_completion(bytes: &[u8]) -> bool {
     bytes.len() >= HEADER_BYTES && (is(Op::WriteCompletion) || is(Op::WriteReply))
 }
 
-/// What a node sent while it handled one input.
+/// The packets that a node sent while it handled one input.
 #[derive(Default)]
 pub(crate) struct Outgoing {
     pub packets: Vec<(Addr, Vec<u8>)>,
@@ -388,7 +392,7 @@ impl Sink for Outgoing {
 }
 
 impl Outgoing {
-    /// A packet's buffer, to be used again.
+    /// Takes back a packet's buffer for reuse.
     pub(crate) fn reuse(&mut self, mut buffer: Vec<u8>) {
         if self.spare.len() < SPARE_MAX {
             buffer.clear();

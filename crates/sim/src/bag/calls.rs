@@ -1,9 +1,10 @@
-//! The clients' operations, and whether their answers have an order.
+//! The clients' operations, and the check that their answers have an order.
 //!
 //! Keys are counters, so that a reply tells how many writes of its key were executed before it. A
-//! history of increments and reads is linearizable only if versions never fall: whoever calls after
-//! a version was seen gets that one at least, an increment a larger one, no two increments the
-//! same, and none more than were asked for.
+//! history of increments and reads is linearizable only if versions never decrease: a call that
+//! begins after a version was seen returns at least that version, and an increment a larger one; no
+//! two increments return the same version, and none returns more than the number of increments that
+//! were called.
 
 use concord_check::Reply;
 use concord_client::{Class, Client, Outcome, Request};
@@ -15,43 +16,43 @@ use rustc_hash::FxBuildHasher;
 
 use crate::systems::store::workload::parse_reply;
 
-/// Keys; the name of the last is so long that its writes are staged.
+/// The number of keys; the name of the last is so long that its writes are staged.
 pub(super) const KEYS: u8 = 3;
 const LONG_NAME_BYTES: usize = 1_500;
-/// Most calls of a client that are unanswered.
+/// The maximum number of unanswered calls of a client.
 const UNANSWERED_MAX: usize = 5;
 
-/// A call that is under way.
+/// An unanswered call.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     client: usize,
     number: RequestNumber,
     key: u8,
     writes: bool,
-    /// The newest version that was seen before it.
+    /// The newest version that was seen before the call.
     floor: i64,
 }
 
-/// What is known of a key.
+/// The observations of a key.
 #[derive(Debug, Default)]
 struct Key {
-    /// The newest version that a reply showed.
+    /// The newest version that a reply has shown.
     seen: i64,
-    /// Writes that were called, but for those that surely were not executed.
+    /// The number of writes that were called, without those that were surely not executed.
     possible: i64,
-    /// Versions that increments returned.
+    /// The versions that increments returned.
     made: HashSet<i64, FxBuildHasher>,
 }
 
-/// See the module.
+/// The clients' calls, and the observations of all keys.
 #[derive(Debug)]
 pub(super) struct Calls {
     under_way: Vec<Call>,
     keys: HashMap<u8, Key, FxBuildHasher>,
     last_write: Vec<Option<RequestNumber>>,
-    /// Calls that were answered, by client.
+    /// The number of answered calls, by client.
     pub answered: Vec<u64>,
-    /// Calls that ended without an answer.
+    /// The number of calls that ended without an answer.
     pub unknown: u64,
 }
 
@@ -82,7 +83,7 @@ impl Calls {
         (key, writes): (u8, bool),
         out: &mut impl Sink,
     ) {
-        // A read has to fit a packet.
+        // A read has to fit into a packet.
         let key = if writes { key } else { key % (KEYS - 1) };
         let mut name = format!("k{key}");
         if key + 1 == KEYS {
@@ -108,14 +109,14 @@ impl Calls {
         self.under_way.push(Call { client, number, key, writes, floor });
     }
 
-    /// The client process dies: nobody learns how its calls ended.
+    /// Ends the calls of a client process that dies: their outcomes are unknown.
     pub(super) fn abandon(&mut self, client: usize) {
         self.unknown += self.under_way(client) as u64;
         self.under_way.retain(|c| c.client != client);
         self.last_write[client] = None;
     }
 
-    /// Takes what ended; some text if an answer has no place in the order.
+    /// Takes the completed calls; returns a violation if an answer has no place in the order.
     pub(super) fn take_done(&mut self, client: usize, machine: &mut Client) -> Option<String> {
         while let Some(done) = machine.poll() {
             let is_it = |c: &Call| c.client == client && c.number == done.request;
@@ -162,7 +163,7 @@ impl Calls {
 }
 
 impl Key {
-    /// Why a call cannot have got `version`.
+    /// The reason why a call cannot return `version`, if there is one.
     fn judge(&mut self, call: &Call, version: i64) -> Option<String> {
         let least = call.floor + i64::from(call.writes);
         if version < least {

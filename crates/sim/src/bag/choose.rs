@@ -1,5 +1,5 @@
-//! The next step, as a seed draws it: so that there is progress, and that what is rare on a real
-//! network is not here.
+//! The choice of the next step, drawn from a seed, such that the group makes progress and that
+//! events which are rare on a real network are frequent.
 
 use concord_core::{MS, Rng, US};
 use concord_protocols::Phase;
@@ -9,50 +9,51 @@ use super::group::{Group, Role, Step};
 use super::packets::{Flight, PacketId};
 use crate::world::{CONTROLLER, REPLICAS, SWITCH};
 
-/// Tries to find a packet of the wanted sort among those of the bag.
+/// The maximum number of draws for a packet of the wanted kind from the bag.
 const TRIES: usize = 24;
-/// The last steps of a run: nobody dies any more, nothing is cut off. What comes late then spoils
-/// what a later failure does not mend.
+/// The number of steps at the end of a run in which no node dies, and none is cut off: late packets
+/// can then do damage that no later failure hides.
 const ENDING_STEPS: u64 = 80;
-/// Longest that time passes at once while nobody wants to be woken.
+/// The maximum time that passes at once while no node has a deadline, in ns.
 const IDLE_NS: u64 = 50 * MS;
 
-/// Which old packets arrive again.
+/// The old packets that are delivered again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Replay {
     Any,
-    /// Sent by, or to, an incarnation that is over.
+    /// Those sent by, or to, an earlier incarnation.
     OtherIncarnation,
-    /// Sent in an earlier epoch or view than the receiver's.
+    /// Those sent in an earlier epoch or view than the receiver's.
     OtherEpoch,
-    /// Of one kind.
+    /// Those of one kind.
     Sort(u8),
 }
 
-/// For a while, who does not take part, and what comes again.
+/// The conditions for a number of steps: nodes that do not take part, and old packets that arrive
+/// again.
 #[derive(Clone, Debug)]
 struct Mood {
     steps_left: u64,
-    /// Nodes that sleep: they get nothing and do not look at the time (bits).
+    /// The nodes that are paused: they receive nothing and do not read the clock (a bit for each).
     asleep: u64,
-    /// Nodes that no other node but a switch reaches; and whom none but a switch hears.
+    /// The nodes that only switches reach, and that only switches receive packets from.
     deaf: u64,
     mute: u64,
-    /// A way on which nothing arrives.
+    /// A link on which nothing arrives, as sender and receiver.
     cut: Option<(u8, u8)>,
-    /// Nothing of that kind arrives (it does later, as an old packet).
+    /// A kind of packets that do not arrive (they may do so later, as old packets).
     withheld: Option<u8>,
     replay: Replay,
     old_permille: u64,
 }
 
-/// How often what happens in a run, in thousandths of its steps; a run has about half of it.
+/// The frequencies of events in a run, per thousand steps; a run has about half of the kinds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rates {
     old: u64,
     pass: u64,
     call: u64,
-    /// Writes among the calls, in hundredths.
+    /// The share of writes among the calls, in percent.
     writes_percent: u64,
     restart: u64,
     kill: u64,
@@ -63,16 +64,17 @@ struct Rates {
     engine_loss: u64,
 }
 
-/// Draws steps.
+/// The generator of steps.
 pub(super) struct Chooser {
     rng: Rng,
     rates: Rates,
-    /// Fresh packets overtake at most so many.
+    /// The number of fresh packets among which the next one is chosen, which bounds how many a
+    /// packet overtakes.
     window: usize,
     mood: Mood,
-    /// Steps until the run ends.
+    /// The number of steps until the run ends.
     left: u64,
-    /// Who died last.
+    /// The replica that died last.
     victim: Option<usize>,
 }
 
@@ -98,7 +100,7 @@ impl Chooser {
         Chooser { rng, rates, window, mood, left: steps, victim: None }
     }
 
-    /// The next step of a run.
+    /// Chooses the next step of a run.
     pub(super) fn next(&mut self, group: &mut Group) -> Step {
         self.left = self.left.saturating_sub(1);
         if self.left == ENDING_STEPS {
@@ -142,7 +144,7 @@ impl Chooser {
         rare.unwrap_or_else(|| self.go_on(group))
     }
 
-    /// From here on only packets of one kind, or any, come again.
+    /// Begins the end of a run: only packets of one kind, or any, arrive again.
     fn end(&mut self, group: &Group) {
         let replay = match self.rng.chance(2, 3) {
             true => draw_sort(&mut self.rng, group),
@@ -155,7 +157,7 @@ impl Chooser {
         self.rates = Rates { call, writes_percent, ..Rates::default() };
     }
 
-    /// What is next without the chooser's help: a packet, a completion, a timer.
+    /// The next step of normal operation: a packet, a completion, a timer.
     fn go_on(&mut self, group: &mut Group) -> Step {
         let fresh = self.fresh(group);
         let awake = |node: usize| self.mood.asleep & (1 << node) == 0 && !group.is_dead(node);
@@ -186,7 +188,7 @@ impl Chooser {
         })
     }
 
-    /// A packet that was not delivered yet, if there is one that may be.
+    /// A fresh packet that may be delivered, if there is one.
     fn fresh(&mut self, group: &mut Group) -> Option<PacketId> {
         let mood = &self.mood;
         let replicas = group.plan.replicas;
@@ -205,7 +207,7 @@ impl Chooser {
         }
         let writes = self.rng.chance(self.rates.writes_percent, 100);
         let key = self.rng.below(u64::from(KEYS) * 3) as u8;
-        // The long one is rare.
+        // The long key is rare.
         let key = if key + 1 == KEYS { key } else { key % (KEYS - 1) };
         Some(Step::Call { client: client as u8, key, writes })
     }
@@ -255,7 +257,7 @@ impl Chooser {
             Some(dead) if self.rng.chance(2, 3) => dead,
             _ => self.draw_victim(group)?,
         };
-        // The same one again, before it has got anything back.
+        // The same replica once more, before it has anything back.
         let again = self.victim.filter(|v| self.rng.chance(1, 3) && group.can_lose(REPLICAS + v));
         let replica = again.unwrap_or(replica);
         self.victim = Some(replica);
@@ -263,7 +265,7 @@ impl Chooser {
         Some(Step::Restart { replica: replica as u8, tag: self.rng.next_u64(), host })
     }
 
-    /// A replica that the group can lose.
+    /// Draws a replica that the group can lose.
     fn draw_victim(&mut self, group: &Group) -> Option<usize> {
         let victim = self.rng.below(group.plan.replicas as u64) as usize;
         group.can_lose(REPLICAS + victim).then_some(victim)
@@ -275,7 +277,7 @@ impl Chooser {
         Step::RestartSwitch { is_other, standby, tag: self.rng.next_u64() }
     }
 
-    /// Every other mood is calm, so that there is progress.
+    /// Draws conditions; every second ones are calm, so that the group makes progress.
     fn draw_mood(&mut self, group: &Group) -> Mood {
         let rng = &mut self.rng;
         let mut mood = Mood { steps_left: rng.between(20, 200), ..Mood::calm(self.rates.old) };
@@ -295,7 +297,7 @@ impl Chooser {
             4 => {
                 let cut = 1 << replica(rng);
                 (mood.deaf, mood.mute) = (cut, cut);
-                // A minority, where there is more than one that can fail.
+                // A minority, if more than one replica may fail.
                 if replicas >= 5 && rng.chance(1, 2) {
                     let cut = cut | 1 << replica(rng);
                     (mood.deaf, mood.mute) = (cut, cut);
@@ -328,7 +330,7 @@ impl Chooser {
     }
 }
 
-/// Some kind of packet comes again.
+/// Draws a kind of packets that arrive again.
 fn draw_sort(rng: &mut Rng, group: &Group) -> Replay {
     let any = group.bag.any(rng, true);
     any.map_or(Replay::Any, |id| Replay::Sort(group.bag.flights[id as usize].sort))
@@ -348,7 +350,7 @@ impl Mood {
         }
     }
 
-    /// Whether a packet may arrive that is under way.
+    /// Whether the conditions allow a packet to be delivered.
     fn lets(&self, flight: &Flight, replicas: usize) -> bool {
         let (from, to) = (flight.from, flight.to);
         let is_peer = |node: u8| {
@@ -367,15 +369,15 @@ impl Mood {
 }
 
 impl Group {
-    /// Whether the group survives the loss of a replica's data: another one has everything; or,
-    /// where a majority decides, a majority of others has lost nothing.
+    /// Whether the group survives the loss of a replica's data: another one has everything; or, for
+    /// quorum protocols, a majority of others has lost nothing.
     pub(super) fn can_lose(&self, node: usize) -> bool {
         let others = (REPLICAS..REPLICAS + self.plan.replicas).filter(|n| *n != node);
         let well = others.filter(|n| self.has_everything(*n)).count();
         well >= if self.plan.protocol.is_quorum() { self.plan.replicas / 2 + 1 } else { 1 }
     }
 
-    /// Who orders writes in the newest epoch or view, as far as anybody knows.
+    /// The replica that orders writes in the newest epoch or view that any node knows.
     fn who_orders(&self) -> Option<usize> {
         use concord_protocols::Node;
         let replicas = REPLICAS..REPLICAS + self.plan.replicas;
@@ -388,8 +390,8 @@ impl Group {
         replicas.filter(leads).max_by_key(|node| self.epoch_of(*node))
     }
 
-    /// Whether it is a member of the newest epoch with all of its data; in a quorum, whether it has
-    /// lost nothing, or has it back.
+    /// Whether a replica is a member of the newest epoch with all of its data; for quorum
+    /// protocols, whether it has lost nothing, or has it back.
     pub(super) fn has_everything(&self, node: usize) -> bool {
         use concord_protocols::Node;
         if self.slots[node].engine_lost || self.slots[node].retires {

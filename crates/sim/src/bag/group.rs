@@ -1,4 +1,4 @@
-//! A group of the shipped machines, and one step of it.
+//! A group of the shipped machines, and the execution of one step.
 
 use concord_client::{Client, ClientConfig};
 use concord_control::{ControllerConfig, State};
@@ -24,16 +24,16 @@ use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, addr, node_of};
 
 const MILLION: i64 = 1_000_000;
 const WALL_MS: u64 = 1_700_000_000_000;
-/// A machine that wants to be woken at once, again and again, is broken.
+/// The maximum number of times in a row that a machine may ask to be woken at once.
 const TICKS_MAX: usize = 16;
-/// Incarnations of one node differ in their low 16 bits by at least so much: streams are numbered
-/// from there on, and a collision that chance brings once in 65,536 restarts is not what is looked
-/// for.
+/// The minimum distance of the low 16 bits between incarnations of one node. Streams are numbered
+/// from there on; a collision, which happens by chance once in 65,536 restarts, is not what the
+/// runs look for.
 const INCARNATION_STEP: u64 = 0x200;
 
 pub(super) type Role = crate::systems::store::role::Role<Shimmed<Store>, Client>;
 
-/// What the machines of the plan's group are told.
+/// The configurations of the machines of the plan's group.
 fn blueprint(plan: &BagPlan) -> Blueprint {
     let of = Blueprint::new(plan.protocol, plan.program, plan.replicas, plan.guards);
     let slots = plan.slots;
@@ -69,37 +69,37 @@ fn blueprint(plan: &BagPlan) -> Blueprint {
     }
 }
 
-/// What can happen next.
+/// A step of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A packet of the bag arrives.
+    /// Delivers a packet of the bag.
     Deliver(Name),
-    /// A node looks at the time.
+    /// Lets a node read the clock.
     Tick(u8),
-    /// Time passes everywhere.
+    /// Lets time pass at all nodes, in ns.
     Pass(u64),
-    /// A storage engine completes an operation.
+    /// Lets a storage engine complete an operation.
     Engine(u8),
-    /// A client calls: the number of the key, and whether it writes.
+    /// Lets a client make a call: the number of the key, and whether it writes.
     Call { client: u8, key: u8, writes: bool },
-    /// A replica dies.
+    /// Kills a replica.
     Kill(u8),
-    /// A replica dies, if it lives, and comes back empty; the host too, so that its clock begins
-    /// anew.
+    /// Kills a replica if it is alive, and restarts it without its data; with `host`, its host
+    /// reboots, so that its clock begins anew.
     Restart { replica: u8, tag: u64, host: bool },
-    /// A replica is told to end: it leaves in order, and goes.
+    /// Tells a replica to shut down: it leaves in order, and ends.
     Retire(u8),
-    /// A replica loses its engine.
+    /// Lets a replica lose its storage engine.
     LoseEngine(u8),
-    /// The switch comes back and knows nothing.
+    /// Restarts a switch, without its state.
     RestartSwitch { is_other: bool, standby: bool, tag: u64 },
-    /// The controller comes back with what it had stored.
+    /// Restarts the controller with its stored state.
     RestartController,
-    /// A client process dies, and comes back as another.
+    /// Kills a client process, and starts another one in its place.
     RestartClient { client: u8, tag: u64 },
 }
 
-/// The monotonic clock of a host: of its own since it booted, at about the world's rate.
+/// The monotonic clock of a host: it counts from the boot, at about the rate of virtual time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HostClock {
     booted_ns: u64,
@@ -115,7 +115,7 @@ impl HostClock {
         Now { instant: Instant(self.offset_ns + drifted), unix_ms }
     }
 
-    /// How long until the clock shows `instant`, or a little more.
+    /// The time until the clock shows `instant`, or slightly more, in ns.
     fn until(&self, now_ns: u64, instant: Instant) -> u64 {
         let left = instant.0.saturating_sub(self.at(now_ns).instant.0);
         left + left / 20 + u64::from(left > 0)
@@ -127,7 +127,7 @@ pub(super) struct Slot {
     pub role: Role,
     pub clock: HostClock,
     pub engine_lost: bool,
-    /// It was told to end.
+    /// Whether it was told to shut down.
     pub retires: bool,
 }
 
@@ -140,7 +140,7 @@ impl Slot {
     }
 }
 
-/// See the module.
+/// The group: its nodes, the bag of packets, and the observations of the checks.
 pub(super) struct Group {
     pub plan: BagPlan,
     blueprint: Blueprint,
@@ -150,13 +150,13 @@ pub(super) struct Group {
     pub stored: Option<State>,
     pub calls: Calls,
     pub watch: Watch,
-    /// The hash of everything that happened.
+    /// The hash of all steps.
     pub digest: u64,
     pub wrong: Option<String>,
-    /// The last one that had all the data was told to end, and did.
+    /// Whether the last replica with all the data was told to shut down, and did.
     pub is_beyond: bool,
     pub(super) out: Outgoing,
-    /// How many incarnations there were.
+    /// The number of incarnations so far.
     incarnations: u64,
 }
 
@@ -238,12 +238,12 @@ impl Group {
         Role::Client(Box::new(self.blueprint.client(node, Rng::new(tag))))
     }
 
-    /// What a node's clock shows.
+    /// The reading of a node's clock.
     pub(super) fn now(&self, node: usize) -> Now {
         self.slots[node].clock.at(self.now_ns)
     }
 
-    /// How long until a node wants to be woken; `None` if it waits for a packet.
+    /// The time until a node's deadline, in ns; `None` if it waits only for packets.
     pub(super) fn due_in(&self, node: usize) -> Option<u64> {
         let deadline = self.slots[node].role.deadline();
         (deadline != Deadline::NONE && deadline.at != Instant::NEVER)
@@ -255,7 +255,7 @@ impl Group {
         self.stored.as_ref()?.config(GroupId::FIRST)
     }
 
-    /// The newest epoch, or view, that a node has heard of; 0 if it has no such thing.
+    /// The newest epoch, or view, that a node has heard of; 0 if its role has none.
     pub(super) fn epoch_of(&self, node: usize) -> u32 {
         match &self.slots[node].role {
             Role::Replica(replica) => match &**replica {
@@ -272,12 +272,12 @@ impl Group {
         self.slots[node].replica().map_or(0, |r| r.member().incarnation)
     }
 
-    /// Completions of a node's engine that are under way.
+    /// Whether a node's engine has operations to complete.
     pub(super) fn engine_waits(&self, node: usize) -> bool {
         self.slots[node].replica().is_some_and(|r| r.engine().backend().waiting() > 0)
     }
 
-    /// Takes one step; one that cannot be taken (any more) is left out.
+    /// Takes one step; a step that is not possible (any more) is skipped.
     pub(super) fn take(&mut self, step: &Step) {
         self.note(step);
         match *step {
@@ -375,8 +375,8 @@ impl Group {
         }
     }
 
-    /// A replica that was told to end goes once it has left, or has waited in vain: the others may
-    /// have been removed meanwhile, so that it takes all data with it.
+    /// Ends a replica that was told to shut down, once it has left, or has waited in vain: if the
+    /// others were removed meanwhile, it takes all data with it.
     fn end_retired(&mut self, node: usize) {
         if !self.slots[node].retires {
             return;
@@ -420,7 +420,7 @@ impl Group {
         }
     }
 
-    /// Drains a node's outputs, and looks at what it became.
+    /// Handles a node's outputs, and checks its new state.
     fn after(&mut self, node: usize) {
         self.persist(node);
         let (epoch, from) = (self.epoch_of(node), self.incarnation_of(node));

@@ -1,16 +1,17 @@
-//! Invariants, looked at after every step of the replica that took it, before anybody hears of it.
+//! Invariants that are checked after every step, for the replica that took it, before others
+//! receive its packets.
 //!
-//! - What two replicas call committed at one position is one record (by the running hash), whatever
-//!   their epochs or views; and members of one epoch hold one record at one position.
-//! - Who is whole in an epoch, or leads a view, has everything that was committed in an earlier
-//!   one.
-//! - No lease of an older epoch (view) is valid once every member has opened a newer one (a newer
-//!   one has begun).
-//! - Epochs, logs, what is executed and what is committed never go back in one incarnation, unless
-//!   it copies the state anew.
+//! - Records that two replicas call committed at one position are equal (by the running hash),
+//!   whatever their epochs or views; and members of one epoch have equal records at one position.
+//! - A replica that has caught up in an epoch, or leads a view, has everything that was committed
+//!   in an earlier one.
+//! - No lease of an earlier epoch (or view) is valid once every member has opened a later one (or a
+//!   later one has begun).
+//! - Epochs, the ends of logs, and execution and commit points never decrease in one incarnation,
+//!   unless it copies the state anew.
 //! - A switch's last-committed point is never ahead of what is committed, and a read that it makes
-//!   fast is of an object without a write in flight (Algorithm 1).
-//! - Nobody leaves for good that has everything and whose engine was not lost.
+//!   fast is of an object without a pending write (Algorithm 1).
+//! - No replica leaves for good that has everything and whose engine was not lost.
 
 use concord_core::{Seq, SwitchId};
 use concord_protocols::Phase;
@@ -22,7 +23,7 @@ use super::watch::{Seen, SeenSwitch, is_ordered, note_end, replica_is_vr, seen};
 use crate::world::{REPLICAS, SWITCH};
 
 impl Group {
-    /// Looks at a replica after it took an input.
+    /// Checks a replica after it has handled an input.
     pub(super) fn look(&mut self, node: usize) -> Option<String> {
         let replica = self.slots[node].replica()?;
         let before = self.watch.replicas[node - REPLICAS];
@@ -56,7 +57,8 @@ impl Group {
         let opens = now.is_caught_up && (!before.is_caught_up || before.epoch != now.epoch);
         let (slots, watch) = (&self.slots, &mut self.watch);
         let replica = slots[node].replica()?;
-        // Under a quorum another view may give a write another place until it is committed.
+        // With a quorum protocol, another view may move a write to another position until it is
+        // committed.
         let noted = if replica_is_vr(replica) {
             (from, now.committed)
         } else {
@@ -71,7 +73,7 @@ impl Group {
         wrong.or_else(|| self.note_opened(node, &now, &before))
     }
 
-    /// Looks at a switch after it took an input, and at what it is about to send.
+    /// Checks a switch after it has handled an input, with the packets that it is about to send.
     pub(super) fn look_at_switch(
         &mut self,
         node: usize,
@@ -112,7 +114,7 @@ impl Group {
         None
     }
 
-    /// A lease that its holder must not have any more.
+    /// A lease that its holder must not have any more, if there is one.
     fn holds_old_lease(&self, node: usize) -> Option<String> {
         let replica = self.slots[node].replica()?;
         if !replica.holds_lease(self.now(node)) || replica.phase() != Phase::Open {
@@ -135,7 +137,8 @@ impl Group {
         })
     }
 
-    /// An epoch is open, or a view begins: nobody may hold a lease of an earlier one.
+    /// Notes that an epoch is open, or a view begins, and checks that no replica holds a lease of
+    /// an earlier one.
     fn note_opened(&mut self, node: usize, now: &Seen, before: &Seen) -> Option<String> {
         let replica = self.slots[node].replica()?;
         if replica_is_vr(replica) {

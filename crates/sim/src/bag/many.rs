@@ -1,4 +1,4 @@
-//! Many runs on many threads, until the time is up or one fails.
+//! Many runs on several threads, until all are done, the time is up, or one fails.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,22 +11,22 @@ use concord_wire::control::Protocol;
 use super::plan::BagPlan;
 use super::run::{BagTotals, run_bag};
 
-/// Which seeds, and how long.
+/// The seeds of the runs, and their bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct BagOptions {
-    /// The first seed; the others follow it.
+    /// The first seed; the others follow it in order.
     pub first_seed: u64,
-    /// How many; `None`: until the time is up.
+    /// The number of seeds; `None`: as many as the time allows.
     pub seeds: Option<u64>,
-    /// How long; `None`: until all seeds are done.
+    /// The time that the runs may take; `None`: until all seeds are done.
     pub time: Option<Duration>,
-    /// Threads.
+    /// The number of threads.
     pub threads: usize,
-    /// How replicas replicate; drawn by the seed if not given.
+    /// The replication protocol; drawn from the seed if `None`.
     pub protocol: Option<Protocol>,
-    /// How many replicas; drawn by the seed if not given.
+    /// The number of replicas; drawn from the seed if `None`.
     pub replicas: Option<usize>,
-    /// Which guards are on.
+    /// The guards that are on.
     pub guards: Guards,
 }
 
@@ -40,28 +40,28 @@ impl BagOptions {
     }
 }
 
-/// A run that went wrong.
+/// A run that failed.
 #[derive(Clone, Debug)]
 pub struct BagFound {
-    /// Its plan.
+    /// The plan of the run.
     pub plan: BagPlan,
-    /// What is wrong.
+    /// The description of the violation.
     pub violation: String,
 }
 
-/// What many runs saw.
+/// The result of many runs.
 #[derive(Clone, Debug)]
 pub struct BagReport {
-    /// Of all runs.
+    /// The sums of the counts of all runs.
     pub totals: BagTotals,
-    /// How long it took.
+    /// The time that they took.
     pub elapsed: Duration,
-    /// The lowest seed that failed, if one did.
+    /// The lowest seed that failed, if any did.
     pub found: Option<BagFound>,
 }
 
-/// Runs seeds until they are done, the time is up, or one fails. What is found over a number of
-/// seeds does not depend on the threads.
+/// Runs seeds until all are done, the time is up, or one fails. The result over a fixed number of
+/// seeds does not depend on the number of threads.
 #[must_use]
 pub fn run_bags(options: &BagOptions) -> BagReport {
     let began = Instant::now();

@@ -1,12 +1,12 @@
-//! Groups of the shipped machines with no network between them: every packet that was ever sent
-//! stays in a bag, and any of it may arrive at any time, late, again, in another incarnation of its
-//! receiver. A seed draws what happens, so that there is progress as well (`choose`); invariants
-//! are looked at after every step (`look`), and at the end all is delivered fairly and the group
-//! has to come to rest (`rest`).
+//! Groups of the shipped machines without a network between them. Every packet that was ever sent
+//! stays in a bag, and any of them may arrive at any time: late, repeatedly, or in another
+//! incarnation of its receiver. The steps are drawn from a seed, such that there is progress as
+//! well (`choose`). Invariants are checked after every step (`look`). At the end all packets are
+//! delivered fairly, and the group has to come to rest (`rest`).
 //!
-//! Time is one for all, and each host's clock goes at about its rate, from when it booted: leases
-//! count on that. How late a packet is, and how long a node sleeps, is bounded by nothing. Nobody
-//! is cut off: what is not chosen does not arrive.
+//! Time is the same for all, and each host's clock runs at about its rate, from when the host
+//! booted: leases depend on that. The delay of a packet, and the pause of a node, have no bound.
+//! Links are not cut: a packet that is not chosen does not arrive.
 //!
 //! ```
 //! use concord_sim::bag::{BagPlan, run_bag};

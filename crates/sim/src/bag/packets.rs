@@ -1,4 +1,4 @@
-//! The bag: every packet that was ever sent, each different one once.
+//! The bag: every packet that was ever sent, equal ones once.
 
 use std::collections::VecDeque;
 
@@ -8,12 +8,12 @@ use concord_wire::{Kind, kind, op};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-/// Kinds of packets that are told apart.
+/// The number of kinds of packets that are distinguished.
 const SORTS: usize = 160;
-/// So many packets of a kind are its latest.
+/// The number of packets of a kind that count as its latest.
 const LATEST: usize = 12;
 
-/// A packet, by its place in the bag.
+/// The index of a packet in the bag.
 pub(super) type PacketId = u32;
 
 /// A packet.
@@ -22,18 +22,18 @@ pub(super) struct Flight {
     pub from: u8,
     pub to: u8,
     pub bytes: Vec<u8>,
-    /// What kind it is of: see [`sort_of`].
+    /// The kind of the packet: see [`sort_of`].
     pub sort: u8,
-    /// The incarnations of sender and receiver when it was sent first.
+    /// The incarnations of sender and receiver when it was first sent.
     pub incarnations: (u64, u64),
-    /// The sender's epoch, or view, when it was sent first.
+    /// The sender's epoch, or view, when it was first sent.
     pub epoch: u32,
-    /// It waits for its first delivery since it was sent last.
+    /// Whether it has not been delivered since it was last sent.
     is_fresh: bool,
 }
 
-/// A packet as a step names it: by its content, or, where an earlier step is left out and the
-/// content is another, by its ordinal among the packets of its kind on its way.
+/// The way in which a step names a packet: by its content; or, if the content differs because an
+/// earlier step is left out, by its ordinal among the packets of its kind between the same nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     hash: u64,
@@ -41,7 +41,7 @@ pub(super) struct Name {
     ordinal: u32,
 }
 
-/// See the module.
+/// The bag of packets.
 #[derive(Debug, Default)]
 pub(super) struct Bag {
     pub flights: Vec<Flight>,
@@ -49,12 +49,12 @@ pub(super) struct Bag {
     by_way: HashMap<(u8, u8, u8), Vec<PacketId>, FxBuildHasher>,
     by_sort: Vec<Vec<PacketId>>,
     sorts: Vec<u8>,
-    /// Sent and not delivered since, oldest first.
+    /// The packets that were not delivered since they were sent, oldest first.
     fresh: VecDeque<PacketId>,
 }
 
 impl Bag {
-    /// A node sends a packet.
+    /// Adds a packet that a node sends.
     pub(super) fn put(
         &mut self,
         (from, to): (usize, usize),
@@ -85,8 +85,8 @@ impl Bag {
         self.flights.push(Flight { from, to, bytes, sort, incarnations, epoch, is_fresh: true });
     }
 
-    /// The next packet that was not delivered yet and may be: one of the first `window`. What may
-    /// not be is passed over for good; only a late delivery finds it.
+    /// The next fresh packet that may be delivered, among the first `window`. One that may not be
+    /// is passed over for good, and arrives only as an old packet.
     pub(super) fn next_fresh(
         &mut self,
         rng: &mut Rng,
@@ -107,7 +107,7 @@ impl Bag {
         self.fresh.get(chosen).copied()
     }
 
-    /// Any packet: each kind as often as another, or each packet.
+    /// Draws any packet: with `by_sort`, each kind is equally likely, otherwise each packet.
     pub(super) fn any(&self, rng: &mut Rng, by_sort: bool) -> Option<PacketId> {
         if !by_sort {
             let any = rng.below(self.flights.len() as u64);
@@ -118,7 +118,7 @@ impl Bag {
         all.get(rng.below(all.len() as u64) as usize).copied()
     }
 
-    /// Any packet of a kind, half of the time one of the latest.
+    /// Draws a packet of a kind, half of the time one of the latest.
     pub(super) fn any_of(&self, rng: &mut Rng, sort: u8) -> Option<PacketId> {
         let all = self.by_sort.get(usize::from(sort))?;
         let latest = if rng.chance(1, 2) { all.len().min(LATEST) } else { all.len() };
@@ -126,7 +126,7 @@ impl Bag {
         all.get(at).copied()
     }
 
-    /// The packet is delivered.
+    /// Notes that the packet is delivered, and returns it.
     pub(super) fn deliver(&mut self, id: PacketId) -> Option<&Flight> {
         let flight = self.flights.get_mut(id as usize)?;
         if std::mem::take(&mut flight.is_fresh)
@@ -137,7 +137,7 @@ impl Bag {
         self.flights.get(id as usize)
     }
 
-    /// Nothing of what is under way arrives by itself any more.
+    /// Makes all fresh packets old: they do not arrive by themselves any more.
     pub(super) fn forget_fresh(&mut self) {
         for id in self.fresh.drain(..) {
             self.flights[id as usize].is_fresh = false;
@@ -158,7 +158,7 @@ impl Bag {
     }
 }
 
-/// What kind a packet is of: its kind and operation on the wire.
+/// The kind of a packet, from its kind and operation on the wire.
 fn sort_of(bytes: &[u8]) -> u8 {
     let (begin, most) = match kind(bytes) {
         Ok(Kind::Store) => (0, 48),
@@ -176,7 +176,7 @@ fn sort_of(bytes: &[u8]) -> u8 {
         Ok(Kind::Flair) => (192, 48),
         Ok(Kind::Gateways) => (240, 8),
         Ok(Kind::NetCraq) => (248, 7),
-        // Systems whose packets no rack of the bag has share the last sort.
+        // Systems that no bag contains share the last kind.
         Ok(Kind::NetChain | Kind::Concordia | Kind::Harmony | Kind::Chain) => (255, 1),
     };
     begin + op(bytes) % most

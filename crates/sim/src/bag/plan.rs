@@ -1,4 +1,4 @@
-//! The part of a run that a seed draws before its steps.
+//! The part of a run that is drawn before its steps.
 
 use concord_core::{Guards, MS, Rng};
 use concord_wire::control::{Program, Protocol};
@@ -6,43 +6,43 @@ use concord_wire::control::{Program, Protocol};
 use crate::systems::store::plan::any_protocol;
 use crate::systems::store::written::protocol_name;
 
-/// What a seed draws of a run, but for its steps.
+/// The parameters of a run, drawn from a seed; its steps are drawn later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BagPlan {
     /// The seed.
     pub seed: u64,
-    /// How the replicas replicate.
+    /// The replication protocol.
     pub protocol: Protocol,
-    /// How many.
+    /// The number of replicas.
     pub replicas: usize,
-    /// How many client processes.
+    /// The number of client processes.
     pub clients: usize,
-    /// What the switch runs.
+    /// The switch program.
     pub program: Program,
-    /// Steps before everything is delivered fairly.
+    /// The number of steps before everything is delivered fairly.
     pub steps: u64,
     /// Whether the group is open before the first step.
     pub begins_open: bool,
-    /// Slots of the dirty set.
+    /// The number of slots of the dirty set.
     pub slots: u32,
-    /// How long a lease lasts, in ns.
+    /// The duration of a lease, in ns.
     pub lease_ns: u64,
-    /// A replica that is not heard of for so long is removed, in ns.
+    /// The time of silence after which a replica is removed, in ns.
     pub failure_ns: u64,
-    /// About how many bytes a chunk of a copy has.
+    /// The approximate size of a chunk of a copy, in bytes.
     pub copy_bytes: usize,
-    /// VR, NOPaxos: about how many executed records are kept.
+    /// VR, NOPaxos: the approximate number of executed records that are retained.
     pub records_kept: usize,
     /// Whether storage engines answer later.
     pub engine_is_slow: bool,
     /// Whether clocks differ, and drift.
     pub drifts: bool,
-    /// Which guards are on.
+    /// The guards that are on.
     pub guards: Guards,
 }
 
 impl BagPlan {
-    /// The plan of a seed, of a protocol or of any.
+    /// Draws the plan of a seed, for the given protocol or for any.
     #[must_use]
     pub fn draw(seed: u64, protocol: Option<Protocol>) -> BagPlan {
         let mut rng = Rng::new(seed ^ 0xba6_0f0a);

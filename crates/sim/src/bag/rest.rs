@@ -1,5 +1,5 @@
-//! After the bag: packets arrive once, in order and soon, and the group makes progress and comes to
-//! rest with equal members.
+//! The fair end of a run: packets arrive once, in order and soon, and the group makes progress and
+//! comes to rest with equal members.
 
 use concord_core::{MS, SEC};
 use concord_engine::Engine;
@@ -10,16 +10,17 @@ use super::calls::KEYS;
 use super::group::{Group, Role, Step};
 use crate::world::{CONTROLLER, REPLICAS, SWITCH};
 
-/// Within that time all that was asked for is answered and the members are equal.
+/// The maximum time until all calls are answered and the members are equal, in ns.
 const REST_NS_MAX: u64 = 12 * SEC;
-/// Within that time a group that begins is open.
+/// The maximum time until a new group is open, in ns.
 const READY_NS_MAX: u64 = 3 * SEC;
-/// Steps in which no time passes: a group that takes more is busy with itself.
+/// The maximum number of successive steps in which no time passes: a group with more is busy with
+/// itself.
 const BUSY_STEPS_MAX: u64 = 20_000;
 
 impl Group {
-    /// Packets arrive in order until `is_done`; false if it is not within `for_ns`, or something is
-    /// wrong.
+    /// Delivers packets in order until `is_done`; returns `false` if that is not reached within
+    /// `for_ns`, or there is a violation.
     fn run_fairly(&mut self, for_ns: u64, is_done: impl Fn(&Group) -> bool) -> bool {
         let end_ns = self.now_ns + for_ns;
         let mut busy = 0;
@@ -54,7 +55,7 @@ impl Group {
         false
     }
 
-    /// The group begins: the first epoch is open everywhere, and leases are held.
+    /// Starts the group: the first epoch is open at all members, and they hold leases.
     pub(super) fn begin(&mut self) {
         let is_ready = |group: &Group| {
             (REPLICAS..REPLICAS + group.plan.replicas).all(|node| {
@@ -67,8 +68,9 @@ impl Group {
         }
     }
 
-    /// Nobody is dead any more and packets arrive: calls are answered, and then all hold the same.
-    /// Nothing is asked of a group that has lost more than it can: then this is false.
+    /// Lets the group come to rest: no node is dead any more, packets arrive, calls are answered,
+    /// and then all members have the same data. Returns `false` for a group beyond its failure
+    /// bound, of which nothing is asked.
     pub(super) fn come_to_rest(&mut self, tag: u64) -> bool {
         let nodes = REPLICAS..REPLICAS + self.plan.replicas;
         let takes_all = |node: usize| self.slots[node].retires && !self.can_lose(node);
@@ -114,7 +116,7 @@ impl Group {
         true
     }
 
-    /// Whether nobody has the data any more, or no majority has.
+    /// Whether no replica, or no majority, has the data any more.
     fn is_lost(&self) -> bool {
         let replicas = REPLICAS..REPLICAS + self.plan.replicas;
         let well = replicas.clone().filter(|node| self.has_everything(*node)).count();
@@ -124,8 +126,8 @@ impl Group {
         if self.plan.protocol.is_quorum() {
             return well <= self.plan.replicas / 2;
         }
-        // Who is opening the newest epoch has not lost anything by that, if it had everything
-        // before. Who has just copied may lack records until it has opened it.
+        // A replica that is opening the newest epoch has lost nothing by that, if it had everything
+        // before. One that has just copied may lack records until it has opened it.
         let mut opening = replicas.filter_map(|node| match self.slots[node].replica() {
             Some(Node::Replica(r)) if !self.slots[node].engine_lost => Some((node, r)),
             _ => None,
@@ -179,7 +181,7 @@ impl Group {
         Ok(())
     }
 
-    /// Who stands where, for whoever looks at a failure.
+    /// The state of all nodes, for whoever examines a failure.
     pub(super) fn standing(&self) -> String {
         let mut text = format!("at {} ms\n", self.now_ns / MS);
         if let Some(config) = self.config() {

@@ -7,33 +7,33 @@ use super::group::{Group, Step};
 use super::plan::BagPlan;
 use crate::describe::describe;
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct BagOutcome {
-    /// What is wrong.
+    /// The violation, if there was one.
     pub violation: Option<String>,
-    /// The hash of everything that happened.
+    /// The hash of all steps.
     pub digest: u64,
-    /// What was seen.
+    /// The counts of the run.
     pub totals: BagTotals,
 }
 
-/// What runs saw, so that thin ones are seen.
+/// The counts of runs, by which runs that exercise too little are noticed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BagTotals {
     /// Runs.
     pub runs: u64,
-    /// Steps, those of the fair ends left out.
+    /// Steps, without those of the fair ends.
     pub steps: u64,
-    /// Different packets.
+    /// Distinct packets.
     pub packets: u64,
     /// Calls answered.
     pub answered: u64,
     /// Calls without an answer.
     pub unknown: u64,
-    /// Epochs decided on, or views.
+    /// Epochs, or views, that were decided.
     pub epochs: u64,
-    /// Runs that ended with a group that was beyond its failure bound.
+    /// Runs that ended with a group beyond its failure bound.
     pub lost: u64,
 }
 
@@ -55,7 +55,7 @@ pub fn run_bag(plan: &BagPlan) -> BagOutcome {
     run_noted(plan).0
 }
 
-/// Runs a plan, and gives its steps.
+/// Runs a plan; returns its steps, too.
 pub(super) fn run_noted(plan: &BagPlan) -> (BagOutcome, Vec<Step>) {
     let mut group = Group::new(*plan);
     if plan.begins_open {
@@ -74,8 +74,8 @@ pub(super) fn run_noted(plan: &BagPlan) -> (BagOutcome, Vec<Step>) {
     (end(group, steps.len()), steps)
 }
 
-/// Runs a plan with these steps in the place of those that its seed draws. What a step names and is
-/// not there is left out.
+/// Runs a plan with these steps instead of those that its seed draws. A step that is not possible
+/// is skipped.
 pub(super) fn run_steps(plan: &BagPlan, steps: &[Step]) -> BagOutcome {
     let mut group = Group::new(*plan);
     if plan.begins_open {
@@ -108,7 +108,7 @@ fn end(mut group: Group, steps: usize) -> BagOutcome {
     BagOutcome { violation: group.wrong, digest: group.digest, totals }
 }
 
-/// Steps in words, as they happen in a run.
+/// The descriptions of steps, as they happen in a run.
 pub(super) fn narrate(plan: &BagPlan, steps: &[Step]) -> Vec<String> {
     let mut group = Group::new(*plan);
     if plan.begins_open {

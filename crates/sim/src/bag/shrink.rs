@@ -1,18 +1,18 @@
-//! A failing run made small: steps are left out, many at a time and then one by one, while it
-//! fails.
+//! Reduction of a failing run: steps are left out, many at a time and then one by one, while it
+//! still fails.
 
 use super::group::Step;
 use super::plan::BagPlan;
 use super::run::{narrate, run_noted, run_steps};
 
-/// A run that fails with few steps.
+/// A failing run with few steps.
 #[derive(Clone, Debug)]
 pub struct Shrunk {
-    /// What is wrong in it.
+    /// The description of the violation in it.
     pub violation: String,
-    /// Steps of the run as its seed draws it.
+    /// The number of steps of the run as its seed draws it.
     pub steps_before: usize,
-    /// The steps that are left, in words.
+    /// The descriptions of the remaining steps.
     pub steps: Vec<String>,
 }
 
@@ -47,7 +47,8 @@ pub fn shrink_bag(plan: &BagPlan, runs_max: usize) -> Option<Shrunk> {
     Some(Shrunk { violation, steps_before, steps: narrate(plan, &steps) })
 }
 
-/// Whether it is an invariant or a rest that never comes: a smaller run fails in the same way.
+/// Whether the violation is that the group does not come to rest, and not a broken invariant: a
+/// smaller run must fail in the same way.
 fn kind_of(violation: &str) -> bool {
     violation.starts_with("no rest")
 }

@@ -14,29 +14,30 @@ use crate::systems::store::storage::Store;
 pub(super) type Replica = Node<Shimmed<Store>>;
 type Map<K, V> = HashMap<K, V, FxBuildHasher>;
 
-/// What was last seen of a replica.
+/// The last observed state of a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub incarnation: u64,
     /// The epoch, or the view.
     pub epoch: u32,
     pub is_open: bool,
-    /// It has all that its epoch began with; it leads its view.
+    /// Whether it has all that its epoch began with, or leads its view.
     pub is_caught_up: bool,
-    /// It copies the state, and may go back.
+    /// Whether it copies the state, and may go back.
     pub is_copying: bool,
     pub executed: u64,
     pub committed: u64,
     pub end: u64,
 }
 
-/// What was seen so far.
+/// All observations so far.
 #[derive(Debug)]
 pub(super) struct Watch {
     pub replicas: Vec<Seen>,
-    /// The running hash at every position that somebody called committed.
+    /// The running hash at every position that some replica called committed.
     pub committed: Map<u64, u64>,
-    /// The first epoch or view in which that position and all before were, by rising position.
+    /// The first epoch or view in which a position and all before it were committed, by rising
+    /// position.
     pub committed_in: Vec<(u32, u64)>,
     /// The running hash at the ends of the members' logs, by epoch and position.
     pub ends: Map<(u32, u64), u64>,
@@ -49,7 +50,7 @@ pub(super) struct Watch {
     pub switches: [SeenSwitch; 2],
 }
 
-/// What was last seen of a switch.
+/// The last observed state of a switch.
 #[derive(Debug, Default)]
 pub(super) struct SeenSwitch {
     pub id: u32,
@@ -71,7 +72,7 @@ impl Watch {
         }
     }
 
-    /// Where the sequenced writes are that a replica got.
+    /// Notes the positions of the sequenced writes that a replica got.
     pub(super) fn note_positions(&mut self, replica: &Replica, from: u64, to: u64) {
         for position in from + 1..=to {
             let record = replica.log().record(Position(position));
@@ -83,13 +84,13 @@ impl Watch {
         }
     }
 
-    /// Up to where records were committed in an epoch before `epoch`.
+    /// The position up to which records were committed in an epoch before `epoch`.
     fn committed_before(&self, epoch: u32) -> u64 {
         let earlier = self.committed_in.iter().filter(|(of, _)| *of < epoch);
         earlier.map(|(_, position)| *position).max().unwrap_or(0)
     }
 
-    /// What a replica newly calls committed is what others called so.
+    /// Checks that what a replica newly calls committed is what others called committed.
     pub(super) fn note_committed(
         &mut self,
         replica: &Replica,
@@ -98,7 +99,8 @@ impl Watch {
         to: u64,
     ) -> Option<String> {
         for position in from + 1..=to {
-            // Where a state was copied, or records are not kept any more, there is no hash.
+            // A replica that copied the state, or discarded old records, has no hash for the
+            // position.
             let Some(hash) = replica.log().hash_at(Position(position)) else { continue };
             if *self.committed.entry(position).or_insert(hash) != hash {
                 return Some(format!(
@@ -113,7 +115,8 @@ impl Watch {
         None
     }
 
-    /// Whether a replica that opens `epoch` with all of it has what was committed before.
+    /// Checks that a replica that has opened `epoch` with all of its data has what was committed
+    /// before.
     pub(super) fn lacks(&self, replica: &Replica, epoch: u32) -> Option<String> {
         let position = self.committed_before(epoch);
         let end = replica.log().end();
@@ -151,8 +154,8 @@ pub(super) fn seen(replica: &Replica, now: concord_core::Now) -> Seen {
     }
 }
 
-/// Members of an epoch hold one record at each position; replicas of a quorum may differ in what is
-/// not committed.
+/// Checks that members of an epoch have one record at each position; replicas of a quorum may
+/// differ in records that are not committed.
 pub(super) fn note_end(watch: &mut Watch, replica: &Replica, now: &Seen) -> Option<String> {
     if !now.is_open || replica_is_vr(replica) {
         return None;
@@ -168,7 +171,9 @@ pub(super) fn replica_is_vr(replica: &Replica) -> bool {
     matches!(replica, Node::Vr(_))
 }
 
-/// In CRAQ and under a quorum what is executed is committed; else the other way round.
+/// Checks the order of a replica's execution and commit points: executed <= committed <= end of the
+/// log with a quorum protocol; committed <= executed <= end in a chain; both at most the end in
+/// CRAQ.
 pub(super) fn is_ordered(replica: &Replica, now: &Seen) -> bool {
     let is_craq = replica.config().is_some_and(|c| c.protocol() == Some(Protocol::Craq));
     if replica_is_vr(replica) {

@@ -1,7 +1,8 @@
-//! The discrete-event engine: integer time and one queue of events.
+//! The discrete-event engine: integer time, and one queue of events.
 //!
-//! A driver schedules its own event type and takes the events back in order of time; events of one
-//! instant come in the order in which they were scheduled, so a run is a function of its inputs.
+//! A driver schedules events of its own type, and takes them back in order of time. Events of the
+//! same time come in the order in which they were scheduled, so that a run is a function of its
+//! inputs.
 //!
 //! ```
 //! use concord_sim::engine::{EventQueue, NS, Time};

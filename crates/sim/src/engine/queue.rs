@@ -9,15 +9,16 @@
 
 use super::time::Time;
 
-/// Bits of a digit: 2,048 slots a wheel. Most events of a data-centre network are less than 4 us
-/// away (2^22 ps), so they move down once. Measured best of 6 to 12 (docs/internals/simulator.md).
+/// The number of bits in a digit: each wheel has 2,048 slots. Most events of a data-centre network
+/// are less than 4 us away (2^22 ps), so that they move down once. The fastest value measured from
+/// 6 to 12 (docs/internals/simulator.md).
 const DIGIT_BITS: u32 = 11;
 const SLOTS: usize = 1 << DIGIT_BITS;
 const WORDS: usize = SLOTS / 64;
 const WHEELS: usize = 64usize.div_ceil(DIGIT_BITS as usize);
 const NONE: u32 = u32::MAX;
 
-/// First and last entry of a list; meaningless where the slot's bit is clear.
+/// The first and the last entry of a list; meaningless if the slot's bit is clear.
 #[derive(Clone, Copy)]
 struct Slot {
     head: u32,
@@ -28,7 +29,7 @@ struct Slot {
 struct Wheel {
     slots: [Slot; SLOTS],
     words: [u64; WORDS],
-    /// Bit `w` is set where `words[w]` is not zero.
+    /// Bit `w` is set if `words[w]` is not zero.
     summary: u64,
 }
 
@@ -39,15 +40,16 @@ struct Entry<E> {
     event: Option<E>,
 }
 
-/// Events in order of time; of one time, in the order in which they were scheduled. Memory grows
-/// with the events that wait, and is reused: nothing is allocated per event in steady state.
+/// Pending events in order of time; those of the same time are in the order in which they were
+/// scheduled. The memory grows with the number of pending events, and is reused: in steady state no
+/// event allocates.
 pub struct EventQueue<E> {
-    /// The time of the last event taken, or the last limit that was reached.
+    /// The time of the last event taken, or the last limit that was reached, in ps.
     now: u64,
-    /// Where the wheels stand; never after `now`.
+    /// The position of the wheels, in ps; never after `now`.
     cursor: u64,
     wheels: Box<[Wheel]>,
-    /// Bit `w` is set where wheel `w` holds an event.
+    /// Bit `w` is set if wheel `w` holds an event.
     occupied: u32,
     entries: Vec<Entry<E>>,
     free: u32,
@@ -75,7 +77,7 @@ impl Wheel {
         self.words[slot / 64] & 1 << (slot % 64) != 0
     }
 
-    /// Whether the wheel is empty thereafter.
+    /// Clears the slot's bit; returns whether the wheel is then empty.
     fn clear(&mut self, slot: usize) -> bool {
         self.words[slot / 64] &= !(1 << (slot % 64));
         if self.words[slot / 64] == 0 {
@@ -85,10 +87,10 @@ impl Wheel {
     }
 }
 
-/// The time at which `slot` of `wheel` begins, for a cursor in the same turn of that wheel.
+/// The time at which `slot` of `wheel` begins, for a cursor in the same revolution of that wheel.
 fn slot_begin(cursor: u64, wheel: usize, slot: usize) -> u64 {
     let shift = wheel as u32 * DIGIT_BITS;
-    // The top wheel's digit is the top of the number: nothing of the cursor is above it.
+    // The digit of the top wheel is the top of the number: no digit of the cursor is above it.
     let above = cursor.checked_shr(shift + DIGIT_BITS).unwrap_or(0);
     (above.checked_shl(DIGIT_BITS).unwrap_or(0) | slot as u64) << shift
 }
@@ -122,32 +124,34 @@ impl<E> EventQueue<E> {
         Time(self.now)
     }
 
-    /// Events that wait.
+    /// The number of pending events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiting
     }
 
-    /// Whether no event waits.
+    /// Whether no event is pending.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
-    /// The most events that ever waited at once.
+    /// The largest number of events that were pending at once.
     #[must_use]
     pub fn len_max(&self) -> usize {
         self.entries.len()
     }
 
-    /// Events taken since the start.
+    /// The number of events taken since the start.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Adds an event for a time that is not before [`EventQueue::now`]: a driver that schedules
-    /// into the past is broken, and this stops it.
+    /// Schedules an event.
+    ///
+    /// # Panics
+    /// If `at` is before [`EventQueue::now`]: a driver that schedules into the past is broken.
     // Inlined, the event is built in its entry: a call would copy it there, some 10 % of a run.
     #[inline(always)]
     pub fn schedule(&mut self, at: Time, event: E) {
@@ -167,13 +171,14 @@ impl<E> EventQueue<E> {
         self.waiting += 1;
     }
 
-    /// The next event, and its time.
+    /// Takes the next event, with its time.
     #[expect(clippy::should_implement_trait, reason = "the queue is no iterator: it grows")]
     pub fn next(&mut self) -> Option<(Time, E)> {
         self.take(u64::MAX)
     }
 
-    /// The next event not after `limit`; if there is none, the time is `limit` thereafter.
+    /// Takes the next event that is not after `limit`. If there is none, the time advances to
+    /// `limit`.
     pub fn next_until(&mut self, limit: Time) -> Option<(Time, E)> {
         let taken = self.take(limit.0);
         if taken.is_none() {
@@ -187,7 +192,8 @@ impl<E> EventQueue<E> {
             let wheel = self.occupied.trailing_zeros() as usize;
             let slot = self.wheels[wheel].first();
             let Slot { head, tail } = self.wheels[wheel].slots[slot];
-            // A lone entry of its slot is the earliest of all: it need not move down.
+            // If the slot has a single entry, this is the earliest event of all, and need not move
+            // down.
             if wheel == 0 || head == tail {
                 let at = self.entries[head as usize].at;
                 if at > limit {
@@ -229,7 +235,7 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// Empties a slot into the lower wheels, in its order.
+    /// Moves the entries of a slot to lower wheels, in their order.
     fn move_down(&mut self, wheel: usize, slot: usize, head: u32, tail: u32) {
         self.clear(wheel, slot);
         let mut index = head;
@@ -243,7 +249,7 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// Appends an entry to the slot of its time.
+    /// Appends an entry to the slot for its time.
     #[inline(always)]
     fn place(&mut self, index: u32, at: u64) {
         let wheel = (63 - ((at ^ self.cursor) | 1).leading_zeros()) / DIGIT_BITS;
@@ -270,7 +276,7 @@ mod tests {
 
     use super::*;
 
-    /// What the queue must do, the slow way.
+    /// A slow model of the queue, which defines what it must do.
     #[derive(Default)]
     struct Reference {
         heap: BinaryHeap<Reverse<(u64, u64)>>,
@@ -293,7 +299,7 @@ mod tests {
         }
     }
 
-    /// Delays of every size, many of them equal.
+    /// A random delay, of any magnitude; many are equal.
     fn delay(rng: &mut Rng) -> u64 {
         let bits = rng.below(40);
         match rng.below(4) {
@@ -340,7 +346,8 @@ mod tests {
         assert_eq!(order, [6, 5, 4, 3, 2, 1, 0, 7]);
     }
 
-    /// A limit that was reached is now and events before a later one still come first.
+    /// A limit that was reached becomes the current time, and events before a later limit come
+    /// first.
     #[test]
     fn reached_limit_is_now_and_earlier_events_first() {
         let mut queue = EventQueue::new();

@@ -17,10 +17,10 @@ pub const SEC: u64 = 1_000_000_000_000;
 pub struct Time(pub u64);
 
 impl Time {
-    /// A point that no run reaches.
+    /// A time that no run reaches.
     pub const NEVER: Time = Time(u64::MAX);
 
-    /// This point plus `ps` picoseconds; stays at [`Time::NEVER`] when it would pass it.
+    /// This time plus `ps` picoseconds; at most [`Time::NEVER`].
     #[must_use]
     pub const fn after(self, ps: u64) -> Time {
         Time(self.0.saturating_add(ps))

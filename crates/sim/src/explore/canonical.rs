@@ -1,12 +1,12 @@
-//! A fingerprint of a machine: the hash of what `Debug` shows of it, without what has no part in
-//! what it will do (counters, buffers that are reused).
+//! A fingerprint of a machine: the hash of its `Debug` output, without the parts that do not
+//! influence its behaviour (counters, reused buffers).
 
 use std::fmt::{self, Debug, Write};
 use std::hash::{DefaultHasher, Hasher};
 
-/// Fields of that name are left out, with all that is inside: buffers, what is counted, and what
-/// tells full packets apart in batches of several (a batch is a packet here); FLAIR's forwarding
-/// tables, which follow from what they were made of.
+/// Fields with these names are left out, with everything in them: buffers, counts, the sizes of
+/// full packets in batches of several (a batch is one packet here), and FLAIR's forwarding tables,
+/// which follow from other fields.
 pub(super) const UNSEEN: [&str; 11] = [
     "scratch",
     "reply",
@@ -20,11 +20,11 @@ pub(super) const UNSEEN: [&str; 11] = [
     "rows",
     "rings",
 ];
-/// What decides nothing in the explorer: a client's round trips (its time-outs are fixed), a link's
-/// window (a few packets are on their way), when members were heard of (none is cut from another
-/// for as long as that is told).
+/// Fields that decide nothing in the explorer: a client's round-trip times (its time-outs are
+/// fixed), a link's window (few packets are in flight), and when members were heard of (no member
+/// is cut off for as long as it takes to report that).
 pub(super) const IDLE: [&str; 3] = ["rtt", "window", "reach"];
-/// What decides nothing when no time passes any more: when something is due.
+/// Fields that decide nothing once no time passes any more: the times when something is due.
 pub(super) const TIMERS: [&str; 8] = [
     "next_alive",
     "next_retry",
@@ -35,15 +35,15 @@ pub(super) const TIMERS: [&str; 8] = [
     "alive_at",
     "noop_at",
 ];
-/// What decides then only whether a record is sent once more. If none is lost, it is under way or
-/// has come.
+/// Fields that then decide only whether a record is sent once more. If none is lost, it is in
+/// flight or has arrived.
 pub(super) const LINK_TIMES: [&str; 5] =
     ["rtt_ns", "deviation_ns", "timeouts", "sent_at", "first_sent_at"];
-/// So are values of types with names that end so.
+/// Values are left out if the name of their type ends so.
 const COUNTERS: &str = "Counters";
 
-/// The hash of a machine's state without the fields of those names: two seeds, so that a collision
-/// among millions is out of the question.
+/// The hash of a machine's state without these fields: two hashes with different seeds, so that a
+/// collision among millions of states is out of the question.
 pub(crate) fn fingerprint(machine: &impl Debug, left_out: &[&[&str]]) -> u128 {
     let mut text = Filter::new(left_out);
     // Writing to memory does not fail.
@@ -51,7 +51,7 @@ pub(crate) fn fingerprint(machine: &impl Debug, left_out: &[&[&str]]) -> u128 {
     fingerprint_of(text.kept.as_bytes())
 }
 
-/// SipHash, twice: `hash64` is quicker, and has collisions where two words differ in few bits.
+/// SipHash, twice: `hash64` is faster, and has collisions if two words differ in few bits.
 pub(super) fn fingerprint_of(bytes: &[u8]) -> u128 {
     let half = |key: u8| {
         let mut hasher = DefaultHasher::new();
@@ -62,13 +62,14 @@ pub(super) fn fingerprint_of(bytes: &[u8]) -> u128 {
     half(1) << 64 | half(2)
 }
 
-/// What derived `Debug` writes: a field is its name, then `": "`, then its value.
+/// A filter of the output of a derived `Debug`, where a field is its name, then `": "`, then its
+/// value.
 struct Filter<'a> {
     left_out: &'a [&'a [&'a str]],
     kept: String,
-    /// What was written last: a field's name if `": "` follows.
+    /// The text written last: the name of a field if `": "` follows.
     last: String,
-    /// Brackets that are open.
+    /// The number of open brackets.
     depth: usize,
     /// The depth of the field that is being left out.
     skipping: Option<usize>,

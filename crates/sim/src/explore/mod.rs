@@ -1,23 +1,23 @@
-//! Every interleaving of a small rack of the shipped machines, breadth first, so that what goes
-//! wrong is shown by a shortest trace.
+//! The exploration of every interleaving of a small rack of the shipped machines, breadth first, so
+//! that a violation is shown by a shortest trace.
 //!
-//! A state is every machine's (by the hash of what it is), the packets under way, what the clients
-//! called and got, and what may still go wrong. From each state every packet may be delivered next,
-//! so that all reorderings are there, or be lost or duplicated; a client calls; a replica crashes
-//! or is cut off; the switch is replaced; time passes. A packet of several objects comes round in
-//! the switch between any two others. Each reply is followed by a search for an order of the
-//! history so far.
+//! A state consists of every machine (by the hash of its content), the packets in flight, the calls
+//! and replies of the clients, and the faults that may still happen. From each state every packet
+//! in flight may be delivered next, so that all reorderings are covered, or be lost or duplicated;
+//! a client may make a call; a replica may crash or be cut off; the switch may be replaced; time
+//! may pass. A packet of several objects is recirculated in the switch between any two others.
+//! After each reply, the history so far is searched for an order.
 //!
-//! What the switch draws (which replica gets a fast read) is drawn in every way, under FLAIR among
-//! those that it lets answer. What a client sends and gets waits nowhere between it and the switch:
-//! that would only leave more orders open. But a reply that FLAIR's switch checks is under way to
-//! it.
+//! Random choices of the switch (the replica that gets a fast read) are explored in every way,
+//! under FLAIR among the replicas that it allows. The packets of clients to and from the switch are
+//! never in flight: that would only leave more orders open. But a reply that FLAIR's switch checks
+//! is in flight to it.
 //!
-//! What is left out, so that the states can be counted: heartbeats, leases and the ends of the
-//! members' logs arrive at once (a member takes no records while an epoch opens, so that its end is
-//! the same whenever it is told), all else arrives in any order; time stands still but for so many
-//! waits, in which everything that was due is sent again; a packet is under way once, however often
-//! it is sent before it arrives.
+//! To keep the states countable, some things are left out. Heartbeats, leases and the ends of the
+//! members' logs arrive at once (a member accepts no records while an epoch opens, so that its end
+//! is the same whenever it is reported); all other packets arrive in any order. Time stands still
+//! except for a number of waits, in which everything that was due is sent again. A packet is in
+//! flight once, however often it is sent before it arrives.
 
 pub(crate) mod canonical;
 mod order;
@@ -38,26 +38,27 @@ use state::{Action, State};
 
 pub use setup::{Budget, Call, Over, Prepared, Setup, Write};
 
-/// What was found.
+/// The result of an exploration.
 #[derive(Clone, Debug)]
 pub struct Explored {
-    /// Different states.
+    /// The number of distinct states.
     pub states: usize,
-    /// Steps from state to state.
+    /// The number of steps between states.
     pub transitions: u64,
-    /// States in which every call was answered and nothing is under way.
+    /// The number of states in which every call was answered and no packet is in flight.
     pub ends: usize,
-    /// Different histories: what the clients called and got, and what before what.
+    /// The number of distinct histories: the calls, the replies, and which call returned before
+    /// which began.
     pub histories: usize,
-    /// The longest shortest way to a state.
+    /// The maximum length of a shortest path to a state, in steps.
     pub depth: usize,
-    /// Whether there are no other states.
+    /// Whether all states were reached, within the maximum.
     pub is_complete: bool,
-    /// What goes wrong, and how it comes to it, step by step.
+    /// The first violation, and the steps that lead to it.
     pub violation: Option<(String, Vec<String>)>,
 }
 
-/// Explores every state, or up to the first that is wrong.
+/// Explores all states, or up to the first violation.
 #[must_use]
 pub fn explore(setup: Setup) -> Explored {
     let states_max = setup.states_max;
@@ -83,8 +84,8 @@ pub fn explore(setup: Setup) -> Explored {
         prepared => prepared.into_iter().map(|how| first.prepared(&mut rig, how)).collect(),
     };
     let mut seen: HashSet<u128, FxBuildHasher> = HashSet::default();
-    // How each state was reached: from which one, and by what. The first ones are reached from
-    // themselves.
+    // How each state was reached: the previous state and the action. Initial states have themselves
+    // as previous state.
     let mut ways: Vec<(u32, Action)> = Vec::new();
     let mut queue = VecDeque::new();
     for (index, state) in first.iter().enumerate() {
@@ -120,7 +121,7 @@ pub fn explore(setup: Setup) -> Explored {
     found
 }
 
-/// The way to the state that was reached last, in words.
+/// The descriptions of the actions that lead to the state that was reached last.
 fn trace(rig: &mut Rig, first: &[State], ways: &[(u32, Action)]) -> Vec<String> {
     let mut actions = Vec::new();
     let mut at = ways.len() - 1;

@@ -1,7 +1,8 @@
-//! Is there an order of a few calls, of which some are of several keys, that explains all replies?
+//! The search for an order of a few calls, some of them with several keys, that explains all
+//! replies.
 //!
-//! [`concord_check::check`] looks at each key by itself, which says nothing of two keys at one
-//! moment. Here all orders are tried: there are a handful of calls.
+//! [`concord_check::check`] checks each key by itself, which says nothing about two keys at one
+//! moment. Here all orders are tried: there are only a handful of calls.
 
 use std::collections::BTreeMap;
 
@@ -9,33 +10,33 @@ use concord_check::Reply;
 
 use super::setup::Call;
 
-/// A call that was begun, and not refused.
+/// A call that was made, and not refused.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
-    /// Which one, by its bit.
+    /// The call's bit.
     pub bit: u32,
-    /// The calls that had returned before, by their bits.
+    /// The calls that had returned before this one was made, by their bits.
     pub after: u32,
     pub call: Call,
-    /// `None`: it may have been executed or not.
+    /// The reply; `None` if the call may have been executed or not.
     pub reply: Option<Reply>,
 }
 
 type Keys = BTreeMap<&'static str, String>;
 
-/// Whether there is one.
+/// Whether there is an order.
 pub(super) fn has_order(events: &[Event]) -> bool {
     goes_on(events, 0, &Keys::new())
 }
 
-/// Whether those that are not `done` have an order after which nothing is left to explain.
+/// Whether the calls that are not `done` have an order that explains the rest.
 fn goes_on(events: &[Event], done: u32, keys: &Keys) -> bool {
     let mut left = events.iter().filter(|event| done & event.bit == 0);
     if left.clone().all(|event| event.reply.is_none()) {
         return true;
     }
     left.any(|event| {
-        // What had returned before it was called comes before it, if it was executed.
+        // A call that had returned before this one was made comes before it, if it was executed.
         let is_next = events.iter().all(|other| {
             event.after & other.bit == 0 || done & other.bit != 0 || other.reply.is_none()
         });
@@ -47,7 +48,7 @@ fn goes_on(events: &[Event], done: u32, keys: &Keys) -> bool {
     })
 }
 
-/// What a call answers.
+/// Executes a call; returns its reply.
 fn executed(call: Call, keys: &mut Keys) -> Reply {
     let value = |keys: &Keys, key| match keys.get(key) {
         Some(value) => Reply::bulk(value.as_str()),
@@ -102,7 +103,7 @@ mod tests {
         }
     }
 
-    /// What nobody knows of may have been executed at any time or never.
+    /// A call of unknown outcome may have been executed at any time, or never.
     #[test]
     fn unknown_operation_may_run_any_time_or_never() {
         let write = event(0, 0, WRITE, None);

@@ -1,4 +1,5 @@
-//! The smallest engine: keys with a value. GET, SET, INCR, MGET and MSET, at once.
+//! The smallest storage engine: keys with a value, and GET, SET, INCR, MGET and MSET, which answer
+//! at once.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use concord_core::hash::hash64;
 use concord_engine::copy::BadChunk;
 use concord_engine::{Class, Command, Completion, Context, Engine, Progress, resp};
 
-/// Keys and values, in order, so that equal states look equal.
+/// Keys and values, in order, so that equal states have equal output.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Registers(BTreeMap<Vec<u8>, Vec<u8>>);
 

@@ -1,5 +1,5 @@
-//! The machines of all states together: each different machine and packet is kept once, and each
-//! step of a machine is taken once. A step is a function of the machine, its input and the time.
+//! The machines of all states: each distinct machine and packet is stored once, and each step of a
+//! machine is executed once. A step is a function of the machine, its input and the time.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -30,29 +30,32 @@ use crate::systems::store::role;
 use crate::systems::store::workload::parse_reply;
 use crate::world::{CONTROLLER, Outgoing, REPLICAS, SWITCH, addr, node_of};
 
-/// Time passes in such steps, in ms.
+/// The unit in which time passes, in ms.
 pub(super) const STEP_MS: u32 = 40;
 const STEP_NS: u64 = STEP_MS as u64 * MS;
-/// Steps of one wait: enough that who is silent is removed and all time-outs have come.
+/// The number of units in one wait: enough that silent nodes are removed and all time-outs have
+/// passed.
 pub(super) const WAIT_STEPS: u16 = 5;
-/// A moment, in ms: enough for what is delayed so that packets share it, and nothing times out.
+/// The duration of a moment, in ms: packets that were delayed to share a datagram are sent, and
+/// nothing times out.
 pub(super) const MOMENT_MS: u32 = 1;
-/// Less than a wait, and more than a lease: who is removed holds none any more, unless it waited.
+/// The time of silence after which a node is removed, in ns: less than a wait, and more than a
+/// lease, so that a removed node holds no lease any more, unless it waited.
 const FAILURE_NS: u64 = 150 * MS;
 const LEASE_NS: u64 = 100 * MS;
-/// Requests and no-ops are sent again once in a wait.
+/// The interval at which requests and no-ops are sent again, in ns: once in a wait.
 const RETRY_NS: u64 = 150 * MS;
-/// A packet on its way round in the switch comes when it is chosen, however soon that is.
+/// A recirculated packet makes its next pass when it is chosen, however soon that is.
 const ROUND: Loop = Loop { delay_ns: 1, ..Loop::DEFAULT };
-/// A machine that wants to be woken at once, again and again, is broken.
+/// The maximum number of times in a row that a machine may ask to be woken at once.
 const TICKS_MAX: usize = 16;
-/// Between the incarnations of one node: more than an exploration counts streams, copies or
-/// recoveries, whose tags begin with the incarnation or are combined with it
-/// (`CrashVectorEntry::tag`), so that none collide. Between those of switches, too: one that is
-/// deposed counts its own up, and must not come to be another one's.
+/// The distance between the incarnations of one node: more than the streams, copies or recoveries
+/// that an exploration counts, whose tags begin with the incarnation or are combined with it
+/// (`CrashVectorEntry::tag`), so that no tags collide. It applies to switches, too: one that is
+/// deposed increments its incarnation, which must not become that of another switch.
 const INCARNATIONS_APART: u64 = 0x100;
 
-/// What the machines of a setup are told.
+/// The configurations of the machines of a setup.
 fn blueprint(setup: &Setup) -> Blueprint {
     let of = Blueprint::new(setup.protocol, setup.program, setup.replicas, setup.guards);
     Blueprint {
@@ -87,76 +90,76 @@ fn blueprint(setup: &Setup) -> Blueprint {
     }
 }
 
-/// A machine, by its place in [`Rig::machines`]. 0 is nobody.
+/// The index of a machine in [`Rig::machines`]; 0 stands for no machine.
 pub(super) type MachineId = u32;
-/// A packet, by its place in [`Rig::packets`].
+/// The index of a packet in [`Rig::packets`].
 pub(super) type PacketId = u32;
 
 pub(super) const NOBODY: MachineId = 0;
 
-/// Of a node; nobody is dead.
+/// The machine of a node; a dead node has none.
 pub(super) type Role = crate::systems::store::role::Role<Registers, Client>;
 
-/// A packet on its way.
+/// A packet in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Flight {
     pub from: usize,
     pub to: usize,
     pub bytes: Vec<u8>,
-    /// FLAIR's switch might as well have sent it to each of these replicas, by bits; none of a
-    /// packet that goes to `to` alone, or wherever a replica is.
+    /// The replicas, by bits, to which FLAIR's switch could have sent the packet as well; none for
+    /// a packet that goes to `to` alone, or wherever a replica is.
     pub among: u8,
 }
 
-/// What a machine is given.
+/// An input of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Input {
     Packet(PacketId),
     Tick,
-    /// A switch: the packet that is on its way round comes.
+    /// For a switch: its recirculated packet makes its next pass.
     Round,
-    /// The call of that number of the client's script.
+    /// For a client: the call with this number in its script.
     Call(u8),
 }
 
-/// What a machine became, and what it said.
+/// The result of a step: the machine after it, and its outputs.
 #[derive(Debug)]
 pub(super) struct Step {
     pub next: MachineId,
     pub sent: Vec<PacketId>,
-    /// A client: replies, by their place in [`Rig::replies`].
+    /// For a client: its replies, by their index in [`Rig::replies`].
     pub replies: Vec<u32>,
 }
 
-/// See the module.
+/// The machines, packets, replies and steps of all states.
 pub(super) struct Rig {
     pub setup: Setup,
     blueprint: Blueprint,
     pub machines: Vec<Role>,
     ids: HashMap<u128, MachineId, FxBuildHasher>,
     pub packets: Vec<Flight>,
-    /// What each of them is.
+    /// The sort of each packet.
     pub sorts: Vec<Sort>,
     packet_ids: HashMap<Flight, PacketId, FxBuildHasher>,
     steps: HashMap<(usize, MachineId, Input, At), Rc<Step>, FxBuildHasher>,
     relevances: HashMap<(MachineId, PacketId), Relevance, FxBuildHasher>,
     pub replies: Vec<Reply>,
-    /// Histories that were searched, and whether they have an order.
+    /// The histories that were searched, and whether they have an order.
     pub orders: HashMap<u128, bool, FxBuildHasher>,
     out: Outgoing,
 }
 
-/// The time.
+/// A time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct At {
-    /// Since the start, in ms.
+    /// The time since the start, in ms.
     pub ms: u32,
-    /// None will pass any more: what waits for its time waits for ever.
+    /// Whether no more time will pass: deadlines in the future are never reached.
     pub is_over: bool,
 }
 
 impl At {
-    /// What the clocks of all nodes show.
+    /// The reading of all nodes' clocks.
     pub(super) fn instant(self) -> Instant {
         Instant(u64::from(self.ms) * MS)
     }
@@ -180,7 +183,8 @@ impl Rig {
         }
     }
 
-    /// Nodes: the controller, the switch, the replicas, the clients, the other switch.
+    /// The number of nodes: the controller, the switch, the replicas, the clients, the second
+    /// switch.
     pub(super) fn nodes(&self) -> usize {
         REPLICAS + self.setup.replicas + self.setup.scripts.len() + 1
     }
@@ -212,7 +216,7 @@ impl Rig {
         }
     }
 
-    /// The machine that a node is at the start.
+    /// The machine of a node at the start.
     pub(super) fn first(&mut self, node: usize) -> MachineId {
         let machine = match node {
             CONTROLLER => Role::Controller(Box::new(self.blueprint.controller(None, None))),
@@ -224,28 +228,28 @@ impl Rig {
         self.keep(machine, false)
     }
 
-    /// A replica that was just started at `node`, after so many restarts of any.
+    /// A new replica at `node`, after `restarts` restarts of any replica.
     pub(super) fn new_replica(&mut self, node: usize, restarts: u8) -> MachineId {
         let (replica, incarnation) = (node - REPLICAS, incarnation_after(restarts));
         let replica = self.blueprint.replica(replica, incarnation, Registers::default());
         self.keep(Role::Replica(replica), false)
     }
 
-    /// A switch that was just started at `node`, the number of others before it.
+    /// A new switch at `node`, after `before` other switches.
     pub(super) fn switch(&mut self, node: usize, before: u8) -> MachineId {
         let incarnation = 1 + INCARNATIONS_APART * u64::from(before);
         let agent = self.blueprint.switch(node, incarnation, false);
         self.keep(agent.map_or(Role::Dead, |agent| Role::Switch(Box::new(agent))), false)
     }
 
-    /// What the clocks of all nodes show. No protocol asks what time of the day it is but for keys
-    /// that expire: it stands still, so that a record is the same whenever it was ordered.
+    /// The reading of all nodes' clocks. No protocol uses the wall clock except for keys that
+    /// expire. It stands still, so that a record is the same whenever it was ordered.
     fn now(&self, at: At) -> Now {
         let ms = if self.setup.reduced { 0 } else { u64::from(at.ms) };
         Now { instant: at.instant(), unix_ms: 1_700_000_000_000 + ms }
     }
 
-    /// What a machine is once no time will pass any more.
+    /// The machine in the form that it has once no more time will pass.
     pub(super) fn without_time(&mut self, id: MachineId) -> MachineId {
         if id == NOBODY {
             return NOBODY;
@@ -279,7 +283,7 @@ impl Rig {
         id
     }
 
-    /// What a node sent, to the nodes that there are.
+    /// Stores the packets that a node has sent to nodes that exist.
     fn keep_sent(&mut self, node: usize) -> Vec<PacketId> {
         let packets = std::mem::take(&mut self.out.packets);
         let nodes = self.nodes();
@@ -293,8 +297,9 @@ impl Rig {
         flights.map(|flight| self.keep_packet(self.plain(flight))).collect()
     }
 
-    /// What a switch that runs FLAIR makes of a read: a hash of its number picks one of those that
-    /// may answer. It is asked with other numbers, too.
+    /// The ways in which a switch that runs FLAIR may forward a read: a hash of the read's number
+    /// picks one of the replicas that may answer. The switch is given the read with other numbers
+    /// as well.
     fn drawn(
         &mut self,
         before: &mut Role,
@@ -322,26 +327,26 @@ impl Rig {
         sent.collect()
     }
 
-    /// What may still come of a packet on its way to a machine.
+    /// The effect that a packet in flight may still have on a machine.
     pub(super) fn relevance(&mut self, id: MachineId, packet: PacketId) -> Relevance {
         let (machine, bytes) = (&self.machines[id as usize], &self.packets[packet as usize].bytes);
         let known = self.relevances.entry((id, packet));
         known.or_insert_with(|| machine.relevance(bytes)).clone()
     }
 
-    /// When the machine wants to be woken.
+    /// The deadline of a machine.
     pub(super) fn deadline(&self, id: MachineId) -> Instant {
         self.machines[id as usize].deadline().at
     }
 
-    /// Whether a packet is on its way round in the switch that the machine is.
+    /// Whether the machine is a switch with a recirculated packet.
     pub(super) fn has_round(&self, id: MachineId, at: At) -> bool {
         let soon = at.instant().after(MS);
         matches!(self.machines[id as usize], Role::Switch(_))
             && (at.instant()..soon).contains(&self.deadline(id))
     }
 
-    /// One step of a machine.
+    /// Executes one step of a machine.
     pub(super) fn step(&mut self, node: usize, id: MachineId, input: Input, at: At) -> Rc<Step> {
         if let Some(step) = self.steps.get(&(node, id, input, at)) {
             return Rc::clone(step);
@@ -381,8 +386,8 @@ impl Rig {
         step
     }
 
-    /// The read that a switch is given and sends to a replica of its choice, where not all may be
-    /// chosen.
+    /// The read that a switch is given and sends to a replica of its choice, if it may not choose
+    /// all of them.
     fn draws(&self, machine: &Role, input: Input) -> Option<PacketId> {
         let Input::Packet(packet) = input else { return None };
         let is_drawn = self.setup.program.checks_replies()
@@ -415,14 +420,14 @@ impl Rig {
         }
     }
 
-    /// Whether a client is registered before it calls. Under FLAIR one that reads need not be, so
-    /// that numbers are small: those of two sessions are equal soon.
+    /// Whether a client is registered before its first call. Under FLAIR a client that only reads
+    /// need not be, so that numbers stay small: the numbers of two sessions are then soon equal.
     pub(super) fn is_warm(&self, client: usize) -> bool {
         !self.setup.program.checks_replies()
             || self.setup.scripts[client].iter().any(Call::is_write)
     }
 
-    /// Submits a write of an object of its own, by which the client is registered.
+    /// Submits a write of an object of its own, which registers the client.
     pub(super) fn warm_up(
         &mut self,
         node: usize,
@@ -438,7 +443,8 @@ impl Rig {
         (self.keep(machine, false), sent)
     }
 
-    /// Whether the epoch is open there, with a lease; at FLAIR's switch, the session is active.
+    /// Whether the epoch is open at the machine, with a lease; for FLAIR's switch, whether its
+    /// session is active.
     pub(super) fn is_ready(&self, id: MachineId, at: At) -> bool {
         if let Role::Switch(switch) = &self.machines[id as usize]
             && self.setup.program.checks_replies()
@@ -448,14 +454,13 @@ impl Rig {
         self.replica(id).is_none_or(|r| r.phase() == Phase::Open && r.holds_lease(self.now(at)))
     }
 
-    /// The reply of that number; none of a write that may have been executed or not, of which
-    /// nothing is known.
+    /// The reply with this number; `None` for a write of unknown outcome.
     pub(super) fn known(&self, reply: Option<u32>) -> Option<Reply> {
         let reply = reply.map(|reply| self.replies[reply as usize].clone());
         reply.filter(|reply| *reply != Reply::Error("WriteUnknown".into()))
     }
 
-    /// A packet in a line.
+    /// The description of a packet in a line.
     pub(super) fn describe(&self, packet: PacketId) -> String {
         let Flight { from, to, bytes, .. } = &self.packets[packet as usize];
         format!("{} to {}: {}", self.name(*from), self.name(*to), describe(bytes).1)
@@ -472,7 +477,7 @@ impl Rig {
     }
 }
 
-/// The incarnation of a replica after so many restarts of any.
+/// The incarnation of a replica after `restarts` restarts of any replica.
 const fn incarnation_after(restarts: u8) -> u64 {
     INCARNATIONS_APART * (1 + restarts as u64)
 }
@@ -483,18 +488,18 @@ fn submit(client: &mut Client, now: Now, call: &Call, out: &mut impl Sink) {
     let request = Request {
         class: if call.is_write() { Class::Write } else { Class::Read },
         obj_id: ids[0],
-        // Two keys at most.
+        // At most two keys.
         further: FurtherIds::new(&ids[1..]).unwrap_or(FurtherIds::NONE),
         flags: Flags(0),
         after: None,
         command: command.encode(u8::from(ids.len() == 1), call.args().iter().map(|a| a.as_bytes())),
     };
-    // The window has room: a client has one call at a time.
+    // The window has room: a client makes one call at a time.
     let _ = client.submit(now, request, out);
 }
 
-/// Numbers with which a switch that draws is asked where a read goes: of its 256 rows so many have
-/// each replica of a set.
+/// The number of numbers with which a switch is asked where a read goes. Of its 256 rows, each
+/// replica of a set has at least as many.
 const DRAWS: u8 = 64;
 
 #[cfg(test)]

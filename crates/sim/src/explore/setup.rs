@@ -1,13 +1,13 @@
-//! The configuration that is explored: what clients call, what may go wrong, what it begins with.
+//! The configuration that is explored: the clients' calls, the faults, the initial state.
 
 use concord_core::Guards;
 use concord_switch::Layout;
 use concord_wire::control::{Program, Protocol};
 
-/// The registers that are small enough to be explored.
+/// Registers that are small enough for an exploration.
 const LAYOUT: Layout = Layout { table_stages: 1, slots: 4, counter_bits: 32, run_bits: 0 };
 
-/// What a client asks for.
+/// A call of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// GET key.
@@ -33,7 +33,7 @@ impl Call {
         }
     }
 
-    /// The keys that it names.
+    /// The keys of the call.
     pub(super) fn keys(&self) -> Vec<&'static str> {
         match *self {
             Call::Get(key) | Call::Set(key, _) | Call::Incr(key) => vec![key],
@@ -46,33 +46,34 @@ impl Call {
     }
 }
 
-/// How often each thing may go wrong on one way.
+/// The maximum number of faults of each kind on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// A packet is lost.
+    /// Packets that are lost.
     pub losses: u8,
-    /// A packet is delivered, and once more later.
+    /// Packets that are delivered once more later.
     pub duplicates: u8,
-    /// A replica dies.
+    /// Replicas that die.
     pub crashes: u8,
-    /// A replica dies and is back at once, empty (T4).
+    /// Replicas that die and return at once, without their data (trap T4).
     pub restarts: u8,
-    /// A replica is cut off from the others and the controller, not from the switch; what was
-    /// granted to it last is still under way (T2).
+    /// Replicas that are cut off from the others and the controller, but not from the switch; the
+    /// leases granted to them last are still in flight (trap T2).
     pub isolations: u8,
-    /// The switch is replaced by another one of the same address, which knows nothing (§6.3).
+    /// Replacements of the switch by another one at the same address, without its state (Harmonia
+    /// §6.3).
     pub replacements: u8,
-    /// Another switch takes over beside the first one, which goes on.
+    /// Takeovers by another switch while the first one continues.
     pub rivals: u8,
-    /// A moment passes: what was delayed so that it could share a packet is sent, a missing number
-    /// is asked for. Nothing else is due.
+    /// Moments that pass: packets that were delayed to share a datagram are sent, missing numbers
+    /// are asked for. Nothing else is due.
     pub moments: u8,
-    /// Time passes: all that is due is sent again, who is silent is removed.
+    /// Waits that pass: everything due is sent again, silent nodes are removed.
     pub waits: u8,
 }
 
 impl Budget {
-    /// Nothing goes wrong but the order of packets.
+    /// No faults: only packets are reordered.
     pub const NOTHING: Budget = Budget {
         losses: 0,
         duplicates: 0,
@@ -86,80 +87,81 @@ impl Budget {
     };
 }
 
-/// A state to begin with, in which the first client has called, a write.
+/// An initial state in which the first client has called a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prepared {
-    /// Some replicas got it, the leader died or did not, and time passed. What was said since is
-    /// under way.
+    /// Some replicas got the write, the leader may have died, and time has passed. The packets sent
+    /// since are in flight.
     Missed {
         /// The replicas that did not get the write, by bits.
         missed: u8,
-        /// The leader is dead.
+        /// Whether the leader is dead.
         leader_dies: bool,
     },
-    /// FLAIR: the session is over, and time passed until the leader says that the next one begins.
-    /// What switch, replicas and clients said to each other is under way; all else has arrived.
+    /// FLAIR: the session is over, and time has passed until the leader announces the next one. The
+    /// packets between switch, replicas and clients are in flight; all others have arrived.
     Session {
-        /// How far the write is.
+        /// The progress of the write.
         write: Write,
-        /// Why the session is over.
+        /// The reason why the session is over.
         over: Over,
     },
 }
 
-/// How far the first client's write is.
+/// The progress of the first client's write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// It has a number, and is on its way to the leader.
+    /// It has a number, and is in flight to the leader.
     Sequenced,
-    /// The leader has executed it. Its reply is on its way.
+    /// The leader has executed it; its reply is in flight.
     Executed,
 }
 
-/// Why a session is over.
+/// The reason why a session is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// The leader is dead.
+    /// The leader died.
     LeaderDied,
-    /// The switch was replaced by another one of the same address.
+    /// The switch was replaced by another one at the same address.
     Replaced,
-    /// Another switch took over beside the first one, which heard of it, and the first client has,
-    /// too.
+    /// Another switch took over beside the first one, which knows of it, as does the first client.
     Rival,
-    /// The same, but the first switch and the last replica are cut off from the controller, the
-    /// other replicas and the other switch.
+    /// Another switch took over, and the first switch and the last replica are cut off from the
+    /// controller, the other replicas and the other switch.
     Split,
 }
 
-/// What is explored.
+/// The configuration of an exploration.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// How the replicas replicate.
+    /// The replication protocol.
     pub protocol: Protocol,
-    /// What the switch runs.
+    /// The switch program.
     pub program: Program,
-    /// How many.
+    /// The number of replicas.
     pub replicas: usize,
-    /// What each client calls, one call after the other; at most four.
+    /// The calls of each client, made one after the other; at most four each.
     pub scripts: Vec<Vec<Call>>,
-    /// What it begins with, if not with a rack that is ready (quorum protocols only).
+    /// The initial states, if they are not a rack that is ready (quorum protocols only).
     pub prepared: Vec<Prepared>,
-    /// What may go wrong.
+    /// The faults that may happen.
     pub budget: Budget,
     /// The switch's registers.
     pub layout: Layout,
-    /// Which guards are on.
+    /// The guards that are on.
     pub guards: Guards,
-    /// All packets arrive in the order in which they were sent (§6.2: "an ideal network").
+    /// Whether all packets arrive in the order in which they were sent (Harmonia §6.2: "an ideal
+    /// network").
     pub ordered: bool,
-    /// States that differ in what can matter no more count as one. If not, they are the more.
+    /// Whether states count as one that differ only in what cannot matter any more. Without this
+    /// there are more states.
     pub reduced: bool,
-    /// Most states.
+    /// The maximum number of states.
     pub states_max: usize,
 }
 
 impl Setup {
-    /// Three replicas, two clients, nothing that goes wrong but the order of packets.
+    /// Three replicas, two clients, and no faults: only packets are reordered.
     #[must_use]
     pub fn new(protocol: Protocol, scripts: Vec<Vec<Call>>) -> Setup {
         Setup {

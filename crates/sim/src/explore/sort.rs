@@ -1,9 +1,9 @@
-//! The sorts of packets that the network tells apart.
+//! The sorts of packets that the explorer's network distinguishes.
 
-/// What a packet is to the network.
+/// The sort of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sort {
-    /// A client's request, or what a switch or a replica makes of it.
+    /// A client's request, also as forwarded by a switch or a replica.
     Request,
     /// A read that a switch lets any replica answer.
     FastRead,
@@ -11,14 +11,14 @@ pub(crate) enum Sort {
     WriteReply,
     /// An acknowledgement of records.
     Ack,
-    /// A record, a vote, a word of the controller.
+    /// A record, a vote, a message of the controller.
     Message,
-    /// Said again and again, and worth nothing but at its time.
+    /// A message that is repeated, and useless after its time.
     Periodic,
     LeaseRequest,
     LeaseGrant,
-    /// A step of a session's start, or that it is done.
+    /// A step of a session's start, or its confirmation.
     Session,
-    /// The configuration, which clients ask for when they doubt.
+    /// The configuration, which clients ask for when they doubt theirs.
     Configure,
 }

@@ -1,6 +1,6 @@
-//! Packets that can change nothing any more, whenever they arrive: they are not under way. The
-//! machines say so themselves ([`relevance`](concord_core::Machine::relevance)); what that means
-//! for a state is here (docs/internals/exhaustive.md).
+//! Packets that can have no effect any more, whenever they arrive, and are therefore not in flight.
+//! The machines recognize them ([`relevance`](concord_core::Machine::relevance)); the consequences
+//! for a state are here (docs/internals/exhaustive.md).
 
 use concord_core::Position;
 use concord_core::machine::Relevance;
@@ -15,8 +15,8 @@ use super::state::State;
 use crate::world::node_of;
 
 impl Rig {
-    /// A packet without what its receiver does not look at: up to where a chain's log is committed
-    /// concerns who joins.
+    /// A packet without the fields that its receiver ignores: the committed position of a chain's
+    /// log matters only to joining replicas.
     pub(super) fn plain(&self, flight: Flight) -> Flight {
         let is_chain = self.setup.protocol == Protocol::Chain && self.setup.has_links();
         if !(self.setup.reduced && is_chain) || link_number(&flight.bytes).is_none() {
@@ -38,7 +38,7 @@ fn link_number(bytes: &[u8]) -> Option<u64> {
 }
 
 impl Setup {
-    /// Whether records go from one member to the next (or the backups), and nobody joins.
+    /// Whether records go from one member to the next (or to the backups), and no replica joins.
     fn has_links(&self) -> bool {
         !self.protocol.is_quorum() && self.budget.restarts == 0
     }
@@ -50,10 +50,10 @@ impl Setup {
 }
 
 impl State {
-    /// Whether nothing will ever come of a packet.
+    /// Whether a packet can have no effect any more.
     pub(super) fn is_stale(&self, rig: &mut Rig, packet: PacketId) -> bool {
         let to = rig.packets[packet as usize].to;
-        // Another incarnation would begin with no epoch.
+        // Another incarnation would begin without an epoch.
         let may_restart = match rig.is_switch(to) {
             true => self.left.replacements > 0,
             false => self.left.restarts > 0,
@@ -76,10 +76,10 @@ impl State {
         }
     }
 
-    /// Whether a record came before another one on its link: it would be held, and taken when the
-    /// other has come. So it waits for the other on its way, at no difference; unless that one was
-    /// lost, and is sent again because others overtook it, or this one tells that more is
-    /// committed, which lets a backup answer reads.
+    /// Whether a record would arrive before another one of its link. It would be held, and accepted
+    /// when the other has arrived, so that it makes no difference to let it wait in flight. The
+    /// exceptions: the other one was lost, and is sent again because later ones overtook it; or
+    /// this one announces a higher commit point, which lets a backup answer reads.
     pub(super) fn is_early(&self, rig: &mut Rig, packet: PacketId) -> bool {
         let Flight { to, ref bytes, .. } = rig.packets[packet as usize];
         let Some(number) = link_number(bytes).filter(|_| rig.setup.keeps_order()) else {
@@ -97,15 +97,16 @@ impl State {
         })
     }
 
-    /// Whether the receiver stays as it is, and says nothing.
+    /// Whether the receiver stays as it is, and sends nothing.
     fn changes_nothing(&self, rig: &mut Rig, packet: PacketId) -> bool {
         let to = rig.packets[packet as usize].to;
         let step = rig.step(to, self.machines[to], Input::Packet(packet), self.at);
         step.next == self.machines[to] && step.sent.is_empty()
     }
 
-    /// Numbers above were given out before, and entries below are none: a completion that finds
-    /// nothing to do never will. Its client has the reply already.
+    /// Whether a completion finds no entry to remove. Later numbers have been given out, and
+    /// earlier entries are not added any more, so that it never will. Its client has the reply
+    /// already.
     fn completes_nothing(&self, rig: &mut Rig, packet: PacketId) -> bool {
         let to = rig.packets[packet as usize].to;
         let step = rig.step(to, self.machines[to], Input::Packet(packet), self.at);

@@ -1,4 +1,4 @@
-//! A state of the rack, what can happen next, and what must never be.
+//! A state of the rack, the possible next actions, and the invariants.
 
 use std::collections::VecDeque;
 
@@ -18,19 +18,19 @@ use super::sort::Sort;
 use super::travel::{Passage, Travel};
 use crate::world::{CONTROLLER, REPLICAS, SWITCH};
 
-/// Most calls of a client.
+/// The maximum number of calls of a client.
 const CALLS_MAX: usize = 4;
-/// Steps of time until the rack must be ready.
+/// The maximum number of time steps until the rack must be ready.
 const STEPS_MAX: u16 = 50;
 
-/// What can happen next.
+/// A possible next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Call(u8),
     Deliver(PacketId),
-    /// A fast read, to that replica: Algorithm 1, line 12, draws one.
+    /// A fast read arrives at that replica: Algorithm 1, line 12, draws one.
     Read(PacketId, u8),
-    /// What is on its way round in that switch comes.
+    /// The recirculated packet of that switch makes its next pass.
     Round(u8),
     Duplicate(PacketId),
     Lose(PacketId),
@@ -67,7 +67,7 @@ impl Action {
     }
 }
 
-/// A call: which calls had returned before it, and its reply.
+/// A call: the calls that had returned before it was made, and its reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Called {
     begun: bool,
@@ -77,23 +77,23 @@ struct Called {
 
 #[derive(Clone, Debug)]
 pub(super) struct State {
-    /// Of each node.
+    /// The machine of each node.
     pub(super) machines: Vec<MachineId>,
-    /// Packets under way, in the order in which they were sent.
+    /// The packets in flight, in the order in which they were sent.
     net: Vec<PacketId>,
     /// The time.
     pub(super) at: At,
     /// The replica that is cut off, and whether it has been since before the last wait.
     cut: Option<(u8, bool)>,
-    /// The first switch is cut off with it.
+    /// Whether the first switch is cut off with it.
     is_split: bool,
     pub(super) left: Budget,
     calls: Vec<[Called; CALLS_MAX]>,
 }
 
 impl State {
-    /// A rack that is ready: the first epoch open, leases held, clients registered, a first
-    /// completion seen.
+    /// A rack that is ready: the first epoch is open, leases are held, clients are registered, and
+    /// a first completion was seen.
     pub(super) fn first(rig: &mut Rig) -> Result<State, String> {
         let nodes = rig.nodes();
         let mut state = State {
@@ -128,7 +128,7 @@ impl State {
         Err("the rack never was ready".into())
     }
 
-    /// The state of which `how` tells, from one that is ready.
+    /// The initial state that `how` describes, made from one that is ready.
     pub(super) fn prepared(&self, rig: &mut Rig, how: Prepared) -> State {
         let mut next = self.clone();
         next.call(rig, 0);
@@ -188,12 +188,12 @@ impl State {
         self.end_time(rig);
     }
 
-    /// Whether a leader's word that a session begins is under way.
+    /// Whether a leader's announcement of a new session is in flight.
     fn session_begins(&self, rig: &Rig) -> bool {
         self.net.iter().any(|packet| rig.sorts[*packet as usize] == Sort::Session)
     }
 
-    /// Whether a client's request is on its way to the other switch.
+    /// Whether a client's request is in flight to the other switch.
     fn asks_other_switch(&self, rig: &Rig) -> bool {
         let flights = self.net.iter().map(|packet| &rig.packets[*packet as usize]);
         flights.into_iter().any(|f| rig.is_client(f.from) && f.to == rig.other_switch())
@@ -234,7 +234,7 @@ impl State {
         fingerprint_of(&bytes)
     }
 
-    /// Everything that can happen next.
+    /// All possible next actions.
     pub(super) fn actions(&self, rig: &mut Rig) -> Vec<Action> {
         let mut actions = Vec::new();
         for (client, script) in rig.setup.scripts.iter().enumerate() {
@@ -303,7 +303,7 @@ impl State {
         }
     }
 
-    /// Whether whoever a packet may arrive at is dead.
+    /// Whether the receiver of a packet is dead.
     fn is_lost(&self, rig: &Rig, packet: PacketId) -> bool {
         let Flight { to, among, .. } = rig.packets[packet as usize];
         let is_dead = |replica: usize| self.machines[REPLICAS + replica] == NOBODY;
@@ -392,7 +392,7 @@ impl State {
         self.end_time(rig);
     }
 
-    /// If no time will pass any more, it does not matter when what is due.
+    /// If no more time will pass, forgets the times when things are due.
     fn end_time(&mut self, rig: &mut Rig) {
         if rig.setup.reduced && self.left.waits == 0 && self.left.moments == 0 {
             self.at.is_over = true;
@@ -415,7 +415,7 @@ impl State {
         self.take(rig, rig.client(client), Input::Call(number as u8), Travel::Calling);
     }
 
-    /// How many were started, but for the first one; where a state was prepared, there may be one
+    /// The number of switches that were started after the first one; a prepared state may have one
     /// more.
     fn switches(&self, rig: &Rig) -> u8 {
         let (all, left) = (rig.setup.budget, self.left);
@@ -439,7 +439,7 @@ impl State {
         self.take(rig, to, Input::Packet(packet), Travel::Free);
     }
 
-    /// Everybody who wants to be woken is.
+    /// Wakes every node whose deadline has passed.
     fn tick(&mut self, rig: &mut Rig, travel: Travel) {
         for node in 0..self.machines.len() {
             if rig.deadline(self.machines[node]) <= self.at.instant() {
@@ -448,7 +448,7 @@ impl State {
         }
     }
 
-    /// A node takes an input; what it sends is under way, or arrives.
+    /// Gives a node an input; the packets that it sends are then in flight, or arrive at once.
     fn take(&mut self, rig: &mut Rig, node: usize, input: Input, travel: Travel) {
         let sent = self.step(rig, node, input);
         self.send(rig, &sent, travel);
@@ -469,7 +469,7 @@ impl State {
         self.machines[node] = step.next;
         for reply in &step.replies {
             let client = node - rig.client(0);
-            // The reply to the warm-up is nobody's.
+            // The reply to the write that registers the client belongs to no call.
             if let Some(call) = self.calls[client].iter_mut().rfind(|call| call.begun) {
                 call.reply = call.reply.or(Some(*reply));
             }
@@ -508,7 +508,7 @@ impl State {
                     || (self.is_split && node == rig.other_switch())
             };
             if (is_own(from) && is_peer(to)) || (is_own(to) && is_peer(from)) {
-                // What it asked for at last is granted, and on its way to it.
+                // The lease that it last asked for is granted, and in flight to it.
                 return match sort {
                     Sort::LeaseRequest if from == own && !is_old => Passage::AtOnce,
                     Sort::LeaseGrant if to == own && !is_old => Passage::UnderWay,
@@ -517,10 +517,10 @@ impl State {
             }
         }
         let is_ack = sort == Sort::Ack;
-        // In a chain nothing that a client could see hangs on acknowledgements.
+        // In a chain, acknowledgements have no effect that a client could see.
         let is_idle_ack = is_ack && rig.setup.protocol == Protocol::Chain;
-        // A reply that is later, or a call that reaches the switch later than it was made, leaves
-        // more orders open: nothing is missed by having them at once. A reply may be lost, though.
+        // A later reply, or a call that reaches the switch later than it was made, leaves more
+        // orders open: nothing is missed if they arrive at once. A reply may be lost, though.
         let is_hurried = match sort {
             Sort::ReadReply => true,
             Sort::WriteReply => rig.is_switch(from) && self.left.losses == 0,
@@ -529,7 +529,7 @@ impl State {
         };
         let is_periodic = match sort {
             Sort::Periodic | Sort::LeaseRequest | Sort::LeaseGrant => true,
-            // To a client that asked, or what a leader says to the switch again and again.
+            // To a client that asked for it; or repeated by a leader to the switch.
             Sort::Configure => {
                 rig.is_client(to) || (rig.is_replica(from) && travel == Travel::Waiting)
             }
@@ -547,14 +547,14 @@ impl State {
         if at_once { Passage::AtOnce } else { Passage::UnderWay }
     }
 
-    /// The replies that were got, and by which client.
+    /// The replies that clients received.
     pub(super) fn replies(&self) -> Vec<(usize, u32)> {
         let all = self.calls.iter().enumerate();
         all.flat_map(|(client, calls)| calls.iter().filter_map(move |c| Some((client, c.reply?))))
             .collect()
     }
 
-    /// Whether every call was answered and nothing is under way.
+    /// Whether every call was answered and no packet is in flight.
     pub(super) fn is_end(&self, rig: &Rig) -> bool {
         let scripts = rig.setup.scripts.iter().map(Vec::len).sum::<usize>();
         self.net.is_empty() && self.replies().len() == scripts
@@ -584,7 +584,7 @@ impl State {
         has_order
     }
 
-    /// The calls that were begun, and not refused.
+    /// The calls that were made, and not refused.
     fn events(&self, rig: &Rig) -> Vec<Event> {
         let calls = self.calls.iter().flatten().enumerate().filter(|(_, call)| call.begun);
         let event = |(bit, called): (usize, &Called)| Event {
@@ -596,11 +596,11 @@ impl State {
         calls.map(event).filter(|event| !matches!(event.reply, Some(Reply::Error(_)))).collect()
     }
 
-    /// The calls, at times that say no more than which returned before which was called.
+    /// The calls as a history, with times that tell only which call returned before which was made.
     fn history(&self, rig: &Rig) -> Vec<Operation> {
         let mut levels: Vec<u32> =
             self.calls.iter().flatten().filter(|c| c.begun).map(|c| c.after).collect();
-        // Of two calls the later one has all returns of the earlier before it.
+        // A later call has all calls before it that had returned before an earlier one.
         levels.sort_unstable_by_key(|after| after.count_ones());
         levels.dedup();
         let level = |fits: &dyn Fn(u32) -> bool| levels.iter().position(|after| fits(*after));
@@ -626,8 +626,9 @@ impl State {
         history
     }
 
-    /// What must not be: a history without an order, members of one epoch (view) that differ at
-    /// their ends, replicas of a quorum that call different records committed.
+    /// The violation of an invariant, if there is one: a history without an order, members of one
+    /// epoch (view) with different ends of their logs, replicas of a quorum that call different
+    /// records committed.
     pub(super) fn is_wrong(&self, rig: &mut Rig) -> Option<String> {
         let is_unknown = |(_, reply): &(usize, u32)| matches!(&rig.replies[*reply as usize], Reply::Error(text) if text.starts_with("ERR"));
         if self.replies().iter().any(is_unknown) {

@@ -1,4 +1,4 @@
-//! The travel of packets: most are under way, and arrive in every order; some arrive at once.
+//! The delivery of packets: most are in flight, and arrive in every order; some arrive at once.
 
 use concord_wire::control::{CopyMessage, LeaseMessage, Membership, Message as _};
 use concord_wire::link::OP_ACK;
@@ -78,23 +78,23 @@ fn is_fast(bytes: &[u8]) -> bool {
     Packet::parse(bytes).is_ok_and(|p| p.repr().flags.has(Flags::FAST))
 }
 
-/// How packets travel.
+/// The mode of delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Travel {
-    /// As the network likes; only what is periodic arrives at once.
+    /// Only periodic packets arrive at once; all others are in flight.
     Free,
     /// A call reaches the switch at once.
     Calling,
-    /// Acknowledgements arrive at once, too: time passes.
+    /// Time passes: acknowledgements arrive at once, too.
     Waiting,
-    /// What replicas and the controller say to each other arrives at once, and to a switch its
+    /// Packets among replicas and the controller arrive at once, and so does a switch's
     /// configuration.
     Changing,
-    /// Everything arrives at once, in order: the rack starts.
+    /// The rack starts: all packets arrive at once, in order.
     Starting,
 }
 
-/// What becomes of a packet.
+/// The way in which a packet is delivered.
 pub(super) enum Passage {
     AtOnce,
     UnderWay,

@@ -1,4 +1,5 @@
-//! The clients of a load: so many operations at any time, and writes at a rate besides.
+//! The clients of a load: a fixed number of pending operations (closed loop), and writes at a rate
+//! besides (open loop).
 
 use concord_client::{Class, Client, Outcome, Request, SubmitError};
 use concord_core::machine::Deadline;
@@ -8,23 +9,23 @@ use concord_wire::Flags;
 
 use super::setup::{Keys, Load};
 
-/// A client process: its machine and what it asks for.
+/// A client process: its machine, and its operations.
 pub(super) struct Process {
     pub client: Client,
     rng: Rng,
     keys: Keys,
     value: Vec<u8>,
-    /// Operations that it keeps under way, once it has started.
+    /// The number of operations that it keeps pending, once it has started.
     outstanding: usize,
     pub is_started: bool,
     writes_permille: u64,
-    /// Mean time between the writes of its open loop, in ns; 0 for none.
+    /// The mean time between the writes of its open loop, in ns; 0 for none.
     pub gap_ns: u64,
-    /// Writes of the open loop under way; all others are of the closed loop.
+    /// The pending writes of the open loop; all others belong to the closed loop.
     open: Vec<RequestNumber>,
-    /// Operations of the closed loop under way.
+    /// The number of pending operations of the closed loop.
     closed: usize,
-    /// Writes of the open loop that found no room.
+    /// The number of writes of the open loop that found no room.
     pub crowded: u64,
     command: CommandBuf,
 }
@@ -69,7 +70,7 @@ impl Process {
         }
     }
 
-    /// Begins operations until as many are under way as there shall be.
+    /// Begins operations until the wanted number is pending.
     pub fn fill(&mut self, now: Now, out: &mut impl Sink) {
         while self.is_started && self.closed < self.outstanding {
             let is_write = self.rng.chance(self.writes_permille, 1_000);
@@ -80,13 +81,13 @@ impl Process {
         }
     }
 
-    /// A write of the open loop; how long until the next.
+    /// Begins a write of the open loop; returns the time until the next, in ns.
     pub fn write(&mut self, now: Now, out: &mut impl Sink) -> u64 {
         match self.submit(now, true, out) {
             Ok(number) => self.open.push(number),
             Err(_) => self.crowded += 1,
         }
-        // Anything up to twice the mean.
+        // Uniform up to twice the mean.
         self.rng.below(2 * self.gap_ns).max(1)
     }
 
@@ -114,7 +115,7 @@ impl Process {
         self.client.submit(now, request, out)
     }
 
-    /// What was answered since.
+    /// Takes the operations that were answered since the last call.
     pub fn take(&mut self, answers: &mut Vec<Answer>) {
         while let Some(done) = self.client.poll() {
             match self.open.iter().position(|number| *number == done.request) {

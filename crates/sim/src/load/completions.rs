@@ -1,5 +1,5 @@
-//! Completions that do not come in the replies of writes, and COMMIT-ACKs that do not come in
-//! PREPARE-OKs, as ablations.
+//! Ablations: completions that are not piggybacked on the replies of writes, and COMMIT-ACKs that
+//! are not piggybacked on PREPARE-OKs.
 
 use concord_core::{Position, Rng};
 use concord_wire::link::Ack;
@@ -9,7 +9,7 @@ use concord_wire::{Flags, Kind};
 use super::setup::Separate;
 
 /// Takes the completion out of a write's reply. `None` if the packet carries none, or the
-/// completion gets lost: the packet alone says which.
+/// completion is lost, which depends on the packet alone.
 pub(super) fn part(apart: Separate, rng: &mut Rng, packet: &mut [u8]) -> Option<Vec<u8>> {
     if concord_wire::kind(packet) != Ok(Kind::Store) {
         return None;
@@ -25,8 +25,8 @@ pub(super) fn part(apart: Separate, rng: &mut Rng, packet: &mut [u8]) -> Option<
     Some(Repr { op: Op::WriteCompletion, ..hdr }.header(0).to_vec())
 }
 
-/// The COMMIT-ACK in an acknowledgement, as a packet of its own, if it says more than `told`. The
-/// acknowledgement keeps what it says: what a second packet costs is what is asked here.
+/// The COMMIT-ACK of an acknowledgement, as a packet of its own, if it acknowledges more than
+/// `told`. The acknowledgement keeps it, too: the ablation measures the cost of the second packet.
 pub(super) fn commit_ack(told: &mut Position, packet: &[u8]) -> Option<Vec<u8>> {
     if concord_wire::kind(packet) != Ok(Kind::Link) {
         return None;

@@ -27,7 +27,7 @@ use crate::systems::store::role;
 use crate::systems::store::storage::Store;
 use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr, node_of};
 
-/// Unanswered writes of a process at most: more only wait in queues.
+/// The maximum number of unanswered writes of a process: further ones would only wait in queues.
 const WRITES_MAX: u64 = 1_024;
 const HOUR_NS: u64 = 3_600 * SEC;
 
@@ -35,32 +35,32 @@ type Role = crate::systems::store::role::Role<Shimmed<Store>, Process>;
 
 struct Host {
     role: Role,
-    /// Packets that wait: sender and bytes.
+    /// The packets that wait: sender and bytes.
     inbox: VecDeque<(usize, Vec<u8>)>,
     busy_until_ns: u64,
     serve_scheduled: bool,
     wake_at_ns: u64,
-    /// Packets taken since the last flush.
+    /// The number of packets handled since the last flush.
     batch: usize,
     packets: Packets,
-    /// What it has said it executed, where COMMIT-ACKs are apart.
+    /// The position up to which it has acknowledged execution, with separate COMMIT-ACKs.
     told: Position,
     open: OpenRecords,
 }
 
-/// Records that are in a replica's log and not executed.
+/// The records that are in a replica's log and not executed.
 #[derive(Clone, Copy, Debug, Default)]
 struct OpenRecords {
     count: u64,
     since_ns: u64,
-    /// Their times in the log so far, together.
+    /// The sum of their times in the log so far, in ns.
     all_ns: u64,
-    /// Records executed when that was 0.
+    /// The number of executed records when the sum was 0.
     executed: u64,
 }
 
 impl OpenRecords {
-    /// There are `count` from now on.
+    /// Notes that there are `count` from now on.
     fn note(&mut self, now_ns: u64, count: u64) {
         self.all_ns += self.count * (now_ns - self.since_ns);
         (self.count, self.since_ns) = (count, now_ns);
@@ -83,7 +83,7 @@ impl Host {
     }
 }
 
-/// What the machines of a rack under load are told.
+/// The configurations of the machines of a rack under load.
 fn blueprint(load: &Load) -> Blueprint {
     let of = Blueprint::new(load.protocol, load.program, load.replicas, Guards::ALL);
     let (table_stages, slots) = (load.table_stages, load.slots);
@@ -100,7 +100,8 @@ fn blueprint(load: &Load) -> Blueprint {
             sections: Sections {
                 table: TableSettings {
                     layout: Layout { table_stages, slots, ..Layout::DEFAULT },
-                    // What is stuck shall stay so: a no-op's completion would sweep it.
+                    // Objects that are stuck have to stay so: the completion of a no-op would sweep
+                    // them.
                     sweep_interval_ns: load.sweep_interval_ns,
                     noop_interval_ns: if load.stuck_writes > 0 { HOUR_NS } else { 20 * MS },
                     ..of.switch.sections.table
@@ -198,7 +199,7 @@ impl<'a> Rack<'a> {
         process
     }
 
-    /// A new life of the switch.
+    /// Starts a new incarnation of the switch.
     pub fn start_switch(&mut self) -> Result<(), String> {
         let agent = self.blueprint.switch(SWITCH, self.rng.next_u64(), false);
         let agent = agent.map_err(|error| error.to_string())?;
@@ -207,12 +208,12 @@ impl<'a> Rack<'a> {
         Ok(())
     }
 
-    /// The switch dies, and every packet to it is lost.
+    /// Stops the switch; every packet to it is lost.
     pub fn stop_switch(&mut self) {
         self.hosts[SWITCH].role = Role::Dead;
     }
 
-    /// A replica dies, and every packet to it is lost.
+    /// Kills a replica; every packet to it is lost.
     pub fn kill(&mut self, who: Dies) {
         let leader = self.leader();
         let replicas = REPLICAS..REPLICAS + self.load.replicas;
@@ -222,7 +223,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// Who orders the writes, as the switch knows.
+    /// The replica that orders writes, as the switch knows it.
     fn leader(&self) -> usize {
         let Role::Switch(switch) = &self.hosts[SWITCH].role else { return REPLICAS };
         switch.program().store().routes().map_or(REPLICAS, |routes| node_of(routes.head))
@@ -236,7 +237,7 @@ impl<'a> Rack<'a> {
             }
             self.next_event()?;
         }
-        // The switch's first no-op has to be through, or the fast path is closed.
+        // The switch's first no-op has to be completed before reads can be fast.
         self.run(5 * MS)?;
         self.stick()?;
         for client in 0..2 * self.load.processes {
@@ -247,8 +248,8 @@ impl<'a> Rack<'a> {
         Ok(())
     }
 
-    /// Whether every replica is open, and whoever answers reads has a lease: the leader alone, in a
-    /// quorum protocol without help.
+    /// Whether every replica is open, and those that answer reads have a lease: the leader alone,
+    /// in a quorum protocol without the switch's help.
     fn is_open(&self) -> bool {
         let replicas = || {
             let hosts = &self.hosts[REPLICAS..REPLICAS + self.load.replicas];
@@ -268,7 +269,7 @@ impl<'a> Rack<'a> {
     }
 
     /// Whether the switch sends fast reads to every replica: VR's leader names a follower to it
-    /// only when it hears from it.
+    /// only once it hears from the follower.
     fn is_spread(&self) -> bool {
         let Role::Switch(switch) = &self.hosts[SWITCH].role else { return false };
         let routes = switch.program().store().routes();
@@ -280,7 +281,7 @@ impl<'a> Rack<'a> {
         is_alone || routes.is_some_and(|r| r.replicas.len() == self.load.replicas)
     }
 
-    /// Makes objects dirty by writes that reach nobody.
+    /// Makes objects dirty by writes that reach no replica.
     fn stick(&mut self) -> Result<(), String> {
         let now = self.world.clock(SWITCH);
         let mut packet = Vec::new();
@@ -302,7 +303,7 @@ impl<'a> Rack<'a> {
         Ok(())
     }
 
-    /// The measurement begins.
+    /// Begins the measurement.
     pub fn begin(&mut self) {
         self.is_measured = true;
         self.began_ns = self.world.now_ns;
@@ -367,7 +368,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// A replica takes its next packet.
+    /// Lets a replica handle its next packet.
     fn serve(&mut self, node: usize) {
         let now = self.world.clock(node);
         let host = &mut self.hosts[node];
@@ -418,7 +419,7 @@ impl<'a> Rack<'a> {
         self.after(node, 0);
     }
 
-    /// Drains a node's outputs, which leave after `delay_ns`, and sees to its next deadline.
+    /// Handles a node's outputs, which leave after `delay_ns`, and schedules its next deadline.
     fn after(&mut self, node: usize, delay_ns: u64) {
         let now = self.world.clock(node);
         let role = &mut self.hosts[node].role;
@@ -446,8 +447,8 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// Sends the completions of a replica's replies apart, if they shall be, behind the replies.
-    /// How long that keeps the replica busy.
+    /// Sends the completions in a replica's replies separately after the replies, if the load says
+    /// so. Returns the time that the replica is busy with that, in ns.
     fn part_completions(&mut self, node: usize, delay_ns: u64) -> u64 {
         let Some(apart) = self.load.completions_separate else { return 0 };
         if !(REPLICAS..REPLICAS + self.load.replicas).contains(&node) {
@@ -465,8 +466,8 @@ impl<'a> Rack<'a> {
         parted * self.load.service.ack_ns
     }
 
-    /// Holds a replica's replies to writes back, for as long as a write takes that nobody is busy
-    /// with.
+    /// Holds a replica's replies to writes back, for the time that a write takes beyond what keeps
+    /// a node busy.
     fn hold_write_replies(&mut self, node: usize, delay_ns: u64) {
         let replicas = REPLICAS..REPLICAS + self.load.replicas;
         if self.load.write_wait_ns == 0 || !replicas.contains(&node) {
@@ -484,7 +485,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// Sends a replica's COMMIT-ACKs apart, if they shall be, behind its acknowledgements.
+    /// Sends a replica's COMMIT-ACKs separately after its acknowledgements, if the load says so.
     fn part_commit_acks(&mut self, node: usize) {
         if !self.load.commit_acks_separate {
             return;
@@ -519,8 +520,8 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// How long a record is in a log of others than the leader before it is executed (Little's
-    /// law).
+    /// The mean time that a record is in the log of a replica other than the leader before it is
+    /// executed, in ns (by Little's law).
     fn record_open_ns(&self, leader: usize) -> f64 {
         let replicas = REPLICAS..REPLICAS + self.load.replicas;
         let (mut all_ns, mut executed) = (0, 0);
@@ -533,7 +534,7 @@ impl<'a> Rack<'a> {
         all_ns as f64 / executed.max(1) as f64
     }
 
-    /// What was seen since [`Rack::begin`].
+    /// The measurements since [`Rack::begin`].
     pub fn measured(mut self) -> Measured {
         let seconds = (self.world.now_ns - self.began_ns) as f64 / SEC as f64;
         let mut replicas = ReplicaCounters::default();
@@ -590,7 +591,8 @@ fn latency(all_ns: &mut [u32]) -> Latency {
     }
 }
 
-/// How long a replica is busy with a packet. A read that it only passes on never reaches the store.
+/// The time that a replica is busy with a packet, in ns. A read that the replica only forwards
+/// never reaches the store.
 fn service_ns(load: &Load, bytes: &[u8], forwards: bool) -> u64 {
     let service = &load.service;
     match concord_wire::kind(bytes) {
@@ -605,7 +607,7 @@ fn service_ns(load: &Load, bytes: &[u8], forwards: bool) -> u64 {
     }
 }
 
-/// Records that begin in a DATA packet.
+/// The number of records that begin in a DATA packet.
 fn records_in(bytes: &[u8]) -> u64 {
     let Ok(data) = link::Data::parse(bytes) else { return 0 };
     if !(data.first && data.last) {

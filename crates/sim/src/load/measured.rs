@@ -5,65 +5,65 @@ use std::collections::BTreeMap;
 use concord_protocols::ReplicaCounters;
 use concord_switch::Counters as SwitchCounters;
 
-/// Latencies in ns.
+/// Latencies, in ns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latency {
     /// The mean.
     pub mean_ns: f64,
-    /// Half are below.
+    /// The median.
     pub median_ns: u32,
-    /// 99% are below.
+    /// The 99th percentile.
     pub p99_ns: u32,
-    /// A hundred of them, evenly from the least to the most, for their distribution.
+    /// A hundred latencies, evenly spaced in rank from the lowest to the highest: the distribution.
     pub each_hundredth_ns: Vec<u32>,
 }
 
-/// Packets that a node got and sent while it was measured.
+/// The numbers of packets that a node received and sent during the measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packets {
-    /// Got.
+    /// Packets received.
     pub got: u64,
-    /// Sent.
+    /// Packets sent.
     pub sent: u64,
 }
 
-/// What was measured.
+/// The result of a measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// Reads answered a second.
+    /// Reads answered per second.
     pub reads_per_second: f64,
-    /// Writes answered a second.
+    /// Writes answered per second.
     pub writes_per_second: f64,
-    /// Operations answered.
+    /// The number of answered operations.
     pub answered: u64,
-    /// Of reads.
+    /// The latency of reads.
     pub read: Latency,
-    /// Of writes.
+    /// The latency of writes.
     pub write: Latency,
-    /// Operations answered in each bucket.
+    /// The number of operations answered in each bucket of
+    /// [`Load::bucket_ns`](super::Load::bucket_ns).
     pub buckets: Vec<u64>,
-    /// What the replicas counted, from the start on.
+    /// The counters of the replicas, summed, since their start.
     pub replicas: ReplicaCounters,
-    /// How long a record is in another replica's log before it is executed there, on average, in
-    /// ns.
+    /// The mean time that a record is in another replica's log before it is executed there, in ns.
     pub record_open_ns: f64,
-    /// Reads that the one who orders the writes answered, of those that replicas did, from the
-    /// start on.
+    /// The share of reads that the replica which orders writes answered, among those that replicas
+    /// answered since the start: 0 to 1.
     pub leader_reads_share: f64,
-    /// Whatever the switch's program counted, by name, from its start on.
+    /// The counters of the switch program, by name, since its start.
     pub counts: BTreeMap<&'static str, u64>,
-    /// What the switch counted, from its start on.
+    /// The counters of the switch, since its start.
     pub switch: SwitchCounters,
-    /// Slots of the dirty set in use at the end.
+    /// The number of slots of the dirty set in use at the end.
     pub occupied: u32,
-    /// Of the switch, then of each replica in the chain's order.
+    /// The packets of the switch, then of each replica in the chain's order.
     pub packets: Vec<Packets>,
-    /// Events of the simulation.
+    /// The number of events of the simulation.
     pub events: u64,
 }
 
 impl Measured {
-    /// Operations answered a second.
+    /// Operations answered per second.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.reads_per_second + self.writes_per_second

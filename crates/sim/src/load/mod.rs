@@ -1,11 +1,11 @@
-//! The speed of a rack: the shipped machines at hosts that take their time, a good network, clients
-//! that never rest. Throughput and latency are measured; histories are not recorded (that is what
-//! [`crate::run`] is for).
+//! The performance of a rack: the shipped machines at hosts that take time for each packet, on a
+//! good network, with clients that never pause. Throughput and latency are measured; histories are
+//! not recorded ([`crate::run`] does that).
 //!
-//! A replica is one queue: each packet keeps it busy for the time that its kind takes. It tells its
-//! peers what it has got once its queue is empty, or after [`BATCH_PACKETS`], as the runtime does
-//! at the end of a batch. The switch is a pipeline: it delays packets and never queues. Clients
-//! take no time at all.
+//! A replica is one queue: each packet keeps it busy for the time of its kind. It acknowledges what
+//! it has received once its queue is empty, or after [`BATCH_PACKETS`], as the runtime does at the
+//! end of a batch. The switch is a pipeline: it delays packets and never queues them. Clients take
+//! no time.
 
 mod clients;
 mod completions;
@@ -21,13 +21,13 @@ pub use concord_protocols::SlowReads;
 pub use measured::{Latency, Measured, Packets};
 pub use setup::{BATCH_PACKETS, Dies, Keys, Load, Separate};
 
-/// The rack has opened its first epoch, and sessions are registered, within that time.
+/// The maximum time until the rack has opened its first epoch and sessions are registered, in ns.
 const START_NS_MAX: Duration = 5 * SEC;
 
-/// Runs a load.
+/// Runs a load, and measures it.
 ///
 /// # Errors
-/// A line if the rack never got ready, or stopped: a bug.
+/// A line if the rack never got ready, or stopped, which is a bug.
 pub fn measure(load: &Load) -> Result<Measured, String> {
     let mut rack = Rack::new(load)?;
     rack.start(START_NS_MAX)?;
@@ -63,7 +63,7 @@ mod tests {
         measure(&load).unwrap()
     }
 
-    /// A chain reads as fast as its tail and harmonia as all of them.
+    /// A chain reads as fast as its tail, and with Harmonia as fast as all its replicas.
     #[test]
     fn chain_reads_at_its_tail_and_harmonia_at_all() {
         let reads = Load { writes_permille: 0, outstanding: 192, ..Load::default() };
@@ -83,7 +83,7 @@ mod tests {
         }
     }
 
-    /// docs/internals/bugs.md, 3.
+    /// The replicas of a long chain write at the same time (docs/internals/bugs.md, 3).
     #[test]
     fn bug_3_the_replicas_of_a_long_chain_write_at_the_same_time() {
         let load = Load {
@@ -97,7 +97,7 @@ mod tests {
         assert!((total / 800_000.0 - 1.0).abs() < 0.04, "{total}");
     }
 
-    /// Key groups are read at all replicas and the leader is spared while writes are pending.
+    /// Key groups are read at all replicas, and the leader is spared while writes are pending.
     #[test]
     fn key_groups_are_read_at_all_replicas() {
         let load = |avoid_leader| {
@@ -114,7 +114,8 @@ mod tests {
         assert_eq!(spared.counts.get("dropped_no_session"), Some(&0));
     }
 
-    /// Figure 26b at a tenth of the rates, and queues that are weighed twenty times as often.
+    /// Figure 26b (FLAIR) at a tenth of the rates, with weights that are computed twenty times as
+    /// often.
     #[test]
     fn slower_follower_gets_fewer_reads() {
         let run = |load_awareness| {
@@ -127,7 +128,7 @@ mod tests {
             measure(&Load { warm_up_ns: 1_500 * MS, measure_ns: 200 * MS, ..of }).unwrap()
         };
         let (even, weighed) = (run(false), run(true));
-        // Three times what the slowest does, and what all three do.
+        // Three times the capacity of the slowest replica, and the capacity of all three.
         let (least, most) = (3.0 * 92_000.0 / 1.5, 92_000.0 * (2.0 + 1.0 / 1.5));
         assert!((even.total() / least - 1.0).abs() < 0.03, "{} of {least}", even.total());
         assert!((weighed.total() / most - 1.0).abs() < 0.05, "{} of {most}", weighed.total());
@@ -182,7 +183,7 @@ mod tests {
         assert!((share - 0.18).abs() < 0.03, "{share}");
     }
 
-    /// Late completions keep objects dirty and lost ones leave strays.
+    /// Late completions keep objects dirty, and lost ones leave stray entries.
     #[test]
     fn late_completions_and_strays() {
         let load = |apart, sweep_interval_ns| {
@@ -197,7 +198,7 @@ mod tests {
         };
         let in_time = load(Separate::default(), 5 * MS);
         let late = load(Separate { delay_ns: 2 * MS, lost_ppm: 0 }, 5 * MS);
-        // 120,000 writes a second for 2 ms are 240 more objects of 20,000.
+        // 120,000 writes a second for 2 ms are 240 more dirty objects of 20,000.
         assert!(late.occupied > in_time.occupied + 100, "{} {}", late.occupied, in_time.occupied);
         assert!(late.replicas.reads_slow > 2 * in_time.replicas.reads_slow);
         let lost = load(Separate { delay_ns: 0, lost_ppm: 200_000 }, SEC);

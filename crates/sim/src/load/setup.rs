@@ -1,4 +1,4 @@
-//! A rack under load, and what is asked of it.
+//! The parameters of a rack under load, and of its workload.
 
 use std::sync::Arc;
 
@@ -9,20 +9,21 @@ use concord_wire::control::{Program, Protocol};
 
 use crate::systems::store::plan::Service;
 
-/// A replica flushes its acknowledgements after that many packets at the latest.
+/// The number of packets after which a replica flushes its acknowledgements at the latest.
 pub const BATCH_PACKETS: usize = 32;
 
-/// Which keys are asked for.
+/// The distribution of the keys of operations.
 #[derive(Clone, Debug)]
 pub enum Keys {
-    /// That many, all alike.
+    /// This number of keys, all equally likely.
     Uniform(u64),
-    /// By the cumulative distribution of their ranks.
+    /// The cumulative distribution of the keys' ranks.
     Ranked(Arc<Vec<f64>>),
 }
 
 impl Keys {
-    /// `keys` of which the one of rank r is asked for in proportion to r^-`exponent` (Zipf).
+    /// A Zipf distribution over `keys` keys: the key of rank r has a probability in proportion to
+    /// r^-`exponent`.
     #[must_use]
     pub fn zipf(keys: u64, exponent: f64) -> Keys {
         let mut sum = 0.0;
@@ -47,96 +48,100 @@ impl Keys {
     }
 }
 
-/// Completions in packets of their own, not in the replies of writes (Harmonia §6.1:
-/// "piggybacked"). Each costs who sends it as much time as an acknowledgement costs its receiver.
+/// Completions in packets of their own instead of in the replies of writes (Harmonia §6.1:
+/// "piggybacked"). Each costs its sender as much time as an acknowledgement costs its receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Separate {
-    /// How long they are held back.
+    /// The delay before they are sent, in ns.
     pub delay_ns: Duration,
-    /// How many of a million get lost.
+    /// The share of them that are lost, per million.
     pub lost_ppm: u64,
 }
 
-/// A rack and what is asked of it.
+/// A rack and its workload.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Of all that is drawn.
+    /// The seed of all random draws.
     pub seed: u64,
-    /// How the replicas replicate.
+    /// The replication protocol.
     pub protocol: Protocol,
-    /// What the switch runs.
+    /// The switch program.
     pub program: Program,
-    /// How many there are.
+    /// The number of replicas.
     pub replicas: usize,
-    /// Stages of the dirty set.
+    /// The number of stages of the dirty set.
     pub table_stages: u8,
-    /// Slots of each stage.
+    /// The number of slots in each stage.
     pub slots: u32,
-    /// A program with key groups: how many, and how it balances reads.
+    /// The number of key groups, and how reads are balanced, for a program with key groups.
     pub key_groups: KeyGroupSettings,
-    /// How long replicas are busy; `switch_ns` is the switch's latency, `client_ns` is not used.
+    /// The times that replicas are busy with packets; `switch_ns` is the latency of the switch,
+    /// `client_ns` is not used.
     pub service: Service,
-    /// How much longer a write takes than it keeps anybody busy: its reply is held back.
+    /// The time that a write takes beyond what keeps a node busy, in ns: its reply is held back.
     pub write_wait_ns: Duration,
-    /// CRAQ: how long a replica is busy with each record that it learns is committed.
+    /// CRAQ: the time that a replica is busy with each record that it learns is committed, in ns.
     pub commit_ns: Duration,
-    /// One way between a host and the switch, in ns.
+    /// The latency between a host and the switch, one way, in ns.
     pub latency_ns: Duration,
-    /// One way between replicas, in ns.
+    /// The latency between replicas, one way, in ns.
     pub peer_latency_ns: Duration,
-    /// Which keys are asked for.
+    /// The distribution of the keys of operations.
     pub keys: Keys,
-    /// Bytes of a value.
+    /// The length of a value, in bytes.
     pub value_bytes: usize,
-    /// Operations under way at any time (closed loop).
+    /// The number of operations pending at any time (closed loop).
     pub outstanding: usize,
-    /// Processes that these are of, each with a session, and as many for the open loop.
+    /// The number of processes that make these operations, each with a session; the open loop has
+    /// as many.
     pub processes: usize,
-    /// How many of 1,000 of them are writes.
+    /// The share of writes among them, per thousand.
     pub writes_permille: u64,
-    /// Writes a second that come besides, whatever happens to those before (open loop).
+    /// The number of additional writes per second, which do not wait for earlier ones (open loop).
     pub writes_per_second: u64,
-    /// Shortest time before a client asks again, in ns.
+    /// The minimum time before a client sends a request again, in ns.
     pub retry_min_ns: Duration,
-    /// If completions do not come in the replies of writes.
+    /// Set if completions are not sent in the replies of writes.
     pub completions_separate: Option<Separate>,
-    /// VR, NOPaxos: COMMIT-ACKs in packets of their own, not in PREPARE-OKs (§8.3: "piggybacked").
+    /// VR, NOPaxos: whether COMMIT-ACKs are packets of their own, and not part of PREPARE-OKs
+    /// (Harmonia §8.3: "piggybacked").
     pub commit_acks_separate: bool,
-    /// VR, Raft: how a leader knows that it still leads when it answers a read alone.
+    /// VR, Raft: how a leader makes sure that it still leads when it answers a read alone.
     pub reads: SlowReads,
-    /// Time from one chunk of the switch's sweep to the next, in ns.
+    /// The interval between chunks of the switch's sweep, in ns.
     pub sweep_interval_ns: Duration,
-    /// Objects that are made dirty before the measurement by writes that never end.
+    /// The number of objects that are made dirty before the measurement by writes that never end.
     pub stuck_writes: u64,
-    /// Time before the measurement, after all is open.
+    /// The time between the opening of the rack and the measurement, in ns.
     pub warm_up_ns: Duration,
-    /// Time of the measurement.
+    /// The duration of the measurement, in ns.
     pub measure_ns: Duration,
-    /// What is counted apart: this long each.
+    /// The duration of a bucket, in which operations are counted separately, in ns.
     pub bucket_ns: Duration,
-    /// The switch stops at the first time of the measurement, and a new life of it starts at the
-    /// second.
+    /// Stops the switch at the first time of the measurement, and starts a new incarnation at the
+    /// second, in ns.
     pub switch_stops: Option<(Duration, Duration)>,
-    /// A replica dies, at that time of the measurement.
+    /// Kills a replica at that time of the measurement, in ns.
     pub dies: Option<(Dies, Duration)>,
-    /// The last replica, a follower, takes longer for everything, by so many of 1,000.
+    /// The additional time of the last replica, a follower, for every packet, per thousand.
     pub slower_permille: u64,
-    /// How often the leader weighs the replicas' queues, if the switch shares reads by them.
+    /// The interval at which the leader computes weights from the replicas' queues, in ns, if the
+    /// switch shares reads by them.
     pub weigh_ns: Duration,
 }
 
-/// Who dies.
+/// The replica that dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dies {
-    /// Who orders the writes.
+    /// The replica that orders writes.
     Leader,
     /// Another replica.
     Follower,
 }
 
 impl Default for Load {
-    /// The prototype of Harmonia §9 and the workload of §10: three replicas, 0.92 M reads and 0.8 M
-    /// writes a second and server, 5% writes, a million objects of 16 bytes.
+    /// The prototype of Harmonia §9 with the workload of §10: three replicas, each with 0.92 M
+    /// reads or 0.8 M writes per second, 5% writes, and a million objects of 16 bytes.
     fn default() -> Load {
         Load {
             seed: 1,
@@ -149,7 +154,7 @@ impl Default for Load {
                 read_ns: 1_087,
                 write_ns: 1_250,
                 record_ns: 1_250,
-                // The store is what saturates; what never reaches it costs nothing.
+                // The store is the bottleneck; packets that never reach it take no time.
                 ack_ns: 0,
                 query_ns: 0,
                 other_ns: 0,
@@ -185,7 +190,7 @@ impl Default for Load {
 }
 
 impl Load {
-    /// The same over another protocol, with Harmonia's help or without.
+    /// The same load with another protocol, with Harmonia's help or without.
     #[must_use]
     pub fn over(self, protocol: Protocol, with_help: bool) -> Load {
         Load { protocol, program: Program::of(protocol, with_help), ..self }

@@ -162,7 +162,7 @@ pub struct Outcome {
 /// The bounds that a transport promised and kept: a run that exceeds one ends with a panic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromiseReport {
-    /// What was promised.
+    /// The bounds.
     pub promise: Promise,
     /// For each port, the most bytes of that class that waited in the whole run.
     pub most: Vec<u64>,

@@ -32,7 +32,7 @@ pub enum WorkloadError {
     Point {
         /// The position of the point in the list, from 1.
         place: usize,
-        /// What is wrong with the point.
+        /// The mistake in the point.
         why: &'static str,
     },
     /// The load is not above 0 and at most 1.

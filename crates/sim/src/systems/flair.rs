@@ -1,4 +1,4 @@
-//! FLAIR's packets as simulator and explorer know them, beyond the machines' own statements.
+//! FLAIR's packets for the simulator and the explorer, beyond what the machines define.
 
 use concord_switch::KeyGroupSettings;
 use concord_switch::flair::GROUP_BITS_MIN;
@@ -10,19 +10,19 @@ use crate::explore::setup::{Call, Setup};
 use crate::explore::sort::Sort;
 use crate::topic::{Topic, control, request};
 
-/// The fewest key groups, which are one chunk.
+/// The minimum number of key groups, which are a single chunk.
 pub(crate) const KEY_GROUPS: KeyGroupSettings =
     KeyGroupSettings { group_bits: GROUP_BITS_MIN, run_bits: 0, ..KeyGroupSettings::DEFAULT };
 
 impl Setup {
-    /// The same with a switch that runs FLAIR.
+    /// A setup of the explorer whose switch runs FLAIR.
     #[must_use]
     pub fn flair(protocol: Protocol, scripts: Vec<Vec<Call>>) -> Setup {
         Setup { program: Program::Flair, ..Setup::new(protocol, scripts) }
     }
 }
 
-/// A packet in a line.
+/// The description of a packet in a line.
 pub(crate) fn describe(kind: Kind, bytes: &[u8]) -> Result<(Topic, String), WireError> {
     match kind {
         Kind::FlairSession => return SessionMessage::parse(bytes).map(|m| control(&m)),
@@ -44,8 +44,8 @@ pub(crate) fn describe(kind: Kind, bytes: &[u8]) -> Result<(Topic, String), Wire
     Ok((topic, text))
 }
 
-/// What a packet is to the explorer's network. Replies are not hurried, since the switch checks
-/// them when they come.
+/// The kind of a packet in the explorer's network. Replies are not delivered at once, since the
+/// switch checks them when they arrive.
 pub(crate) fn sort(kind: Kind, bytes: &[u8]) -> Sort {
     if kind == Kind::FlairSession {
         return Sort::Session;

@@ -1,56 +1,58 @@
-//! The frame that systems share: every interleaving of a small setup, breadth first, and plans
-//! that do a little less. A system says what its states are, and what may be left out of its plan.
+//! Code that the systems share: the breadth-first exploration of all interleavings of a small
+//! setup, and the generation of smaller plans. A system defines its states, and the parts of a plan
+//! that can be left out.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{Hash as _, Hasher as _};
 
 use rustc_hash::{FxBuildHasher, FxHasher};
 
-/// What an exploration found.
+/// The result of an exploration.
 #[derive(Clone, Debug)]
 pub struct Explored {
-    /// Different states.
+    /// The number of distinct states.
     pub states: usize,
-    /// Steps between them.
+    /// The number of steps between states.
     pub steps: usize,
-    /// Whether these are all states.
+    /// Whether all states were reached, within the maximum.
     pub is_complete: bool,
-    /// What went wrong first, and how it came to that.
+    /// The first violation, and the steps that lead to it.
     pub violation: Option<(String, Vec<String>)>,
 }
 
-/// A state of a system that is explored: from equal states and actions come equal states.
+/// A state of an explored system. Equal states and actions give equal states.
 pub(crate) trait State: Clone {
-    /// What is explored.
+    /// The setup that is explored.
     type Setup;
-    /// What may happen next.
+    /// A possible next step.
     type Action: Copy;
 
-    /// The state at first.
+    /// The initial state.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The setup is not possible: the reason.
     fn begin(setup: &Self::Setup) -> Result<Self, String>;
 
-    /// Most states that are looked at.
+    /// The maximum number of states that are explored.
     fn states_max(setup: &Self::Setup) -> usize;
 
-    /// What tells states apart.
+    /// Hashes everything that distinguishes this state from others.
     fn hash_state(&self, hasher: &mut FxHasher);
 
-    /// What may happen next.
+    /// The possible next steps.
     fn actions(&self, setup: &Self::Setup) -> Vec<Self::Action>;
 
-    /// Takes a step, and says what it was.
+    /// Takes a step; returns its description.
     ///
     /// # Errors
-    /// What went wrong in it.
+    /// The description of a violation in this step.
     fn step(&mut self, action: Self::Action, setup: &Self::Setup) -> Result<String, String>;
 
-    /// What is so in every state, and how it would come to rest: asked once of each new state.
+    /// Checks the invariants of this state, and that it would come to rest. Called once for each
+    /// new state.
     ///
     /// # Errors
-    /// What is not so.
+    /// The description of the violation.
     fn check(&self, setup: &Self::Setup) -> Result<(), String>;
 }
 
@@ -64,15 +66,15 @@ fn fingerprint<S: State>(state: &S) -> u128 {
     u128::from(of(1)) << 64 | u128::from(of(0x9e37_79b9))
 }
 
-/// Goes through all states: what goes wrong is shown by a shortest trace.
+/// Explores all states; a violation is shown by a shortest trace.
 ///
 /// # Errors
-/// If there is no state to begin with.
+/// The setup is not possible: the reason.
 pub(crate) fn explore<S: State>(setup: &S::Setup) -> Result<Explored, String> {
     let first = S::begin(setup)?;
     let mut seen: HashSet<u128, FxBuildHasher> = HashSet::default();
     seen.insert(fingerprint(&first));
-    // How each state was come to: the one before, and what happened. The first came from nowhere.
+    // How each state was reached: the previous state and the action; `None` for the initial state.
     let mut ways: Vec<Option<(usize, S::Action)>> = vec![None];
     let mut frontier = VecDeque::from([(0, first)]);
     let mut found = Explored { states: 1, steps: 0, is_complete: true, violation: None };
@@ -101,7 +103,7 @@ pub(crate) fn explore<S: State>(setup: &S::Setup) -> Result<Explored, String> {
     Ok(found)
 }
 
-/// What happened, and what came of it.
+/// The descriptions of the actions that lead to a state.
 fn trace<S: State>(
     setup: &S::Setup,
     ways: &[Option<(usize, S::Action)>],
@@ -118,7 +120,7 @@ fn trace<S: State>(
     Ok(said.map(|action| state.step(*action, setup).unwrap_or_else(|why| why)).collect())
 }
 
-/// Plans that do a little less than one, in the order in which they are tried.
+/// Plans that are smaller than a given one, in the order in which they are tried.
 pub(crate) struct Smaller<'a, P> {
     plan: &'a P,
     all: Vec<P>,
@@ -129,7 +131,7 @@ impl<'a, P: Clone + PartialEq> Smaller<'a, P> {
         Smaller { plan, all: Vec::new() }
     }
 
-    /// Adds the plan with a change, unless that changes nothing.
+    /// Adds the plan with a change, unless the change has no effect.
     pub(crate) fn with(mut self, change: impl FnOnce(&mut P)) -> Self {
         let mut smaller = self.plan.clone();
         change(&mut smaller);
@@ -139,7 +141,7 @@ impl<'a, P: Clone + PartialEq> Smaller<'a, P> {
         self
     }
 
-    /// Adds the plan without one part of a list, for each.
+    /// Adds, for each part of a list, the plan without it.
     pub(crate) fn without_each<T>(mut self, list: impl Fn(&mut P) -> &mut Vec<T>) -> Self {
         let parts = list(&mut self.plan.clone()).len();
         for index in 0..parts {
@@ -156,8 +158,8 @@ impl<'a, P: Clone + PartialEq> Smaller<'a, P> {
 }
 
 /// Implements [`Trial`](super::Trial) and [`Tally`](super::Tally) for the `Plan` and the `Totals`
-/// of a system: its plan has a `seed`, its totals have `events` and an `add` of their own, `run`
-/// gives both totals and a violation, and `smaller` is a function of the plan.
+/// of a system. It expects a `seed` in the plan, `events` and a method `add` in the totals, a
+/// function `run` that returns totals and violation, and a function `smaller` of the plan.
 macro_rules! trial {
     ($plan:ty, $totals:ty, $run:path, $smaller:path) => {
         impl $crate::systems::Tally for $totals {
@@ -201,7 +203,7 @@ pub(crate) use trial;
 mod tests {
     use super::*;
 
-    /// A count to which one or two is added, which must not be five.
+    /// An example: one or two is added to a count, which must not become five.
     #[derive(Clone)]
     struct Count(u32);
 

@@ -1,7 +1,7 @@
-//! The systems that are simulated: a folder for each holds how a run of it is drawn, how its rack
-//! is built, what can go wrong, its invariants and what it counts. What they share is beside: the
-//! events and the network (`world.rs`), swarms of seeds, and explorations and smaller
-//! plans (`frame.rs`).
+//! The simulated systems. The folder of each has the drawing of its plans, the construction of its
+//! rack, its faults, its invariants and its counts. The parts that they share are outside of these
+//! folders: events and network (`world.rs`), swarms of seeds, and explorations and smaller plans
+//! (`frame.rs`).
 
 pub mod concordia;
 pub mod falcon;
@@ -15,59 +15,61 @@ use concord_core::Instant;
 use concord_core::machine::Deadline;
 pub(crate) use flair::{KEY_GROUPS, describe, sort};
 
-/// How often in a row a node may wish to be woken at once: scripts go on in so many slices, and a
-/// value of 6 MiB is made ready for a write in as many, with the smallest pieces that are drawn.
+/// The maximum number of times in a row that a node may ask to be woken at once. The number of
+/// slices of a script, and of steps in which a value of 6 MiB is prepared for a write with the
+/// smallest pieces that are drawn, stay below it.
 const OVERDUE_MAX: u32 = 200_000;
 
-/// A run of a system, all of it: from equal plans come equal runs.
+/// The plan of a complete run of a system. Equal plans give equal runs.
 pub trait Trial: Clone + Send + Sync {
-    /// What a run counts.
+    /// The counts of a run.
     type Totals: Tally;
 
-    /// What everything is drawn from that the plan does not say.
+    /// The seed of everything that the plan does not determine.
     fn seed(&self) -> u64;
 
-    /// The same with another seed.
+    /// The same plan with another seed.
     #[must_use]
     fn with_seed(&self, seed: u64) -> Self;
 
-    /// Runs it: what it counted, and what went wrong.
+    /// Runs the plan; returns the counts, and the violation if there was one.
     fn run(&self) -> (Self::Totals, Option<String>);
 
-    /// Plans that do a little less, those that do much less first.
+    /// Smaller plans to try while the plan fails, the smallest first.
     fn smaller(&self) -> Vec<Self>;
 }
 
-/// How a run of a system ended.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Ran<T> {
-    /// What went wrong first.
+    /// The first violation, if there was one.
     pub violation: Option<String>,
-    /// The same for the same plan.
+    /// The hash of all events: equal plans give equal digests.
     pub digest: u64,
-    /// What happened.
+    /// The counts of the run.
     pub totals: T,
 }
 
-/// How often in a row a node's deadline was over when the node had just been woken for it. A
-/// machine that does nothing about its deadline takes its host's whole core.
+/// A check that machines act on their deadlines: how often in a row a node's deadline had passed
+/// already when the node had just been woken for it. A machine that does not act on its deadline
+/// would keep a core of its host busy.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Overdue(u32);
 
 impl Overdue {
-    /// Counts, once a node was woken at `now` and is to be woken next at `deadline`. What is wrong,
-    /// if it was so too often.
+    /// Counts a node that was woken at `now`, and next asks for `deadline`. Returns a violation if
+    /// that was already over too often in a row.
     pub(crate) fn woken(&mut self, now: Instant, deadline: Deadline) -> Option<String> {
         self.0 = if deadline.at > now { 0 } else { self.0 + 1 };
         (self.0 > OVERDUE_MAX).then(|| format!("never sleeps: {}", deadline.reason))
     }
 }
 
-/// What runs count, and its sum.
+/// The counts of runs, which can be added up.
 pub trait Tally: Default + Send {
-    /// Adds another run's.
+    /// Adds the counts of another run.
     fn add(&mut self, other: &Self);
 
-    /// The steps (events) that were run: what they cost in time.
+    /// The number of steps (events) that were run, as a measure of time.
     fn steps(&self) -> u64;
 }

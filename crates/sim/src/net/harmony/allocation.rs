@@ -1,5 +1,5 @@
-//! Theorem 3.2 of the paper: which share of a matching of hosts' slots finds virtual links, by its
-//! formula, and with the shipped switch programs.
+//! Theorem 3.2 of the paper: the share of a matching of hosts' slots that finds virtual links, by
+//! its formula and with the shipped switch programs.
 
 use concord_core::{Guards, Instant, Now, Rng};
 use concord_pisa::{Metadata, Verdict};
@@ -11,8 +11,8 @@ use concord_wire::harmony::{Op, Repr};
 
 use super::wiring::{addr, node_of};
 
-/// f(K, C): KC requests for a ToR switch pick one of C spines each, and K of a spine's find a
-/// virtual link.
+/// f(K, C): KC requests for a ToR switch pick one of C spines each, and K requests of each spine
+/// find a virtual link. The share of requests that do, 0 to 1.
 #[must_use]
 pub fn allocated_share(slots: u32, spines: u32) -> f64 {
     let (k, c) = (f64::from(slots), f64::from(spines));
@@ -29,19 +29,20 @@ pub fn allocated_share(slots: u32, spines: u32) -> f64 {
     sum / k
 }
 
-/// A full-bisection leaf-spine network of switch programs, as many hosts below a ToR switch as
-/// there are spines, without the links between them: an `rsvp` is over before the next one begins.
+/// A full-bisection leaf-spine network of switch programs, with as many hosts below a ToR switch as
+/// there are spines, and without the links between them: an `rsvp` is complete before the next one
+/// begins.
 pub struct Allocation {
     tors: u32,
     spines: u32,
     slots: u8,
-    /// ToR switches, then spines.
+    /// The ToR switches, then the spines.
     switches: Vec<Program>,
     ports: PortTable,
 }
 
 impl Allocation {
-    /// Switches without reservations; `None` if there are no such switches.
+    /// A network without reservations; `None` if its switches are not possible.
     #[must_use]
     pub fn new(tors: u32, spines: u32, slots: u8, choice: Choice) -> Option<Allocation> {
         let hosts = tors * spines;
@@ -80,16 +81,16 @@ impl Allocation {
         Some(Allocation { tors, spines, slots, switches, ports: PortTable::default() })
     }
 
-    /// Which share of the slots of a random matching, each host's K slots to receive with K slots
-    /// to send of hosts below other ToR switches, is reserved up to the sender, if the `rsvp`s come
-    /// in random order.
+    /// The share of the slots of a random matching for which virtual links up to the sender are
+    /// reserved, if the `rsvp`s come in random order. The matching pairs each host's K receiving
+    /// slots with K sending slots of hosts below other ToR switches.
     #[must_use]
     pub fn share(&mut self, seed: u64) -> f64 {
         let mut rng = Rng::new(seed);
         let hosts = self.tors * self.spines;
         let mut rsvps: Vec<(u32, u32, u8)> = Vec::new();
         for slot in 0..self.slots {
-            // The hosts in a random circle: each sends to the one so many places away.
+            // The hosts in a random circle: each sends to the one a fixed number of places away.
             let mut order: Vec<u32> = (0..hosts).collect();
             shuffle(&mut rng, &mut order);
             let away = 1 + rng.below(u64::from(hosts) - 1) as usize;
@@ -104,7 +105,8 @@ impl Allocation {
         reserved.count() as f64 / count as f64
     }
 
-    /// Whether a receiver's `rsvp` reaches the sender; a `reject` goes back to where it came from.
+    /// Whether a receiver's `rsvp` reaches the sender; if not, a `reject` returns the way that it
+    /// came.
     fn reserves(&mut self, sender: u32, receiver: u32, slot: u8) -> bool {
         let hosts = self.tors * self.spines;
         let rsvp = Repr {
@@ -125,7 +127,7 @@ impl Allocation {
         }
     }
 
-    /// All passes of a packet through a switch; where it goes.
+    /// Runs all passes of a packet through a switch; returns the node to which it goes next.
     fn pass(&mut self, node: u32, from: u32, bytes: &mut Vec<u8>) -> Option<u32> {
         let switch = &mut self.switches[(node - self.tors * self.spines) as usize];
         let (mut passes, mut metadata) = (0, Metadata::default());

@@ -1,10 +1,11 @@
-//! The bound of Harmony's queues, by network calculus: `docs/internals/harmony.md` has the proof.
+//! The bound of Harmony's queues, by network calculus; `docs/internals/harmony.md` has the proof.
 //!
-//! What a reservation carries through a port, its data and the `complete` that ends it, leaves the
-//! sender a cycle apart, and arrives there at most a *jitter* J closer. So of one virtual link at
-//! most p + (p + e) J / C bytes come at once, and p + e in each cycle C from then on. N virtual
-//! links together offer at most the bandwidth R: at most N times that waits, and what one packet of
-//! a lower class lets come before it has left. That delay is the jitter that the port adds.
+//! The packets of a reservation, its data and the `complete` that ends it, leave the sender one
+//! cycle apart. They arrive at a port at most a *jitter* J closer. So at most p + (p + e) J / C
+//! bytes of one virtual link arrive at once, and p + e in each cycle C after that. N virtual links
+//! together offer at most the bandwidth R: at most N times that amount waits, and the bytes that
+//! arrive while one packet of a lower class is being sent. The resulting delay is the jitter that
+//! the port adds.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +17,11 @@ use crate::net::topology::{NodeIndex, Topology};
 /// The bounds of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueBounds {
-    /// For each port of a switch, the most bytes with a reservation that wait; `u64::MAX` for ports
-    /// of hosts.
+    /// For each port of a switch, the maximum number of bytes with a reservation that wait;
+    /// `u64::MAX` for ports of hosts.
     pub waiting_bytes: Vec<u64>,
-    /// The longest time that a packet with a reservation waits on its way, that at its sender's own
-    /// port included, in ps.
+    /// The longest total time that a packet with a reservation waits at ports, including its
+    /// sender's own, in ps.
     pub delay_ps: u64,
     /// Theorem 3.1 of the paper: #H (K-1) p, in bytes.
     pub paper_bytes: u64,
@@ -28,7 +29,7 @@ pub struct QueueBounds {
     pub phase_ps: u64,
 }
 
-/// What a port's queue was found to do.
+/// The bounds found for a port.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// How much closer packets of one reservation leave than they were sent, in ps.
@@ -48,7 +49,7 @@ struct Calculus<'a> {
     seen: BTreeMap<u32, Option<Seen>>,
 }
 
-/// The time of so many bytes at that bandwidth in ps, rounded up.
+/// The transmission time of `bytes` bytes at that bandwidth, in ps, rounded up.
 fn send_ps(bytes: u64, bits_per_s: u64) -> u64 {
     let ps = (u128::from(bytes) * 8 * u128::from(SEC)).div_ceil(u128::from(bits_per_s.max(1)));
     u64::try_from(ps).unwrap_or(u64::MAX)
@@ -58,7 +59,7 @@ impl QueueBounds {
     /// The bounds of a network.
     ///
     /// # Errors
-    /// No bound is known: the ways of packets go in circles.
+    /// No bound is known, because the paths of packets form a cycle.
     pub(super) fn new(
         topology: &Topology,
         fabric: &Fabric,
@@ -78,7 +79,7 @@ impl QueueBounds {
         };
         let headroom = packet_bytes * u64::from(config.headroom_percent);
         calculus.pace(send_ps(packet_bytes + headroom.div_ceil(100), fabric.bits_per_s), slots);
-        // Where a virtual link is used again so soon that `complete`s count, there is room for one
+        // If virtual links are reused so soon that `complete`s count, the phase has room for one
         // beside each packet.
         if calculus.excess_bytes_max() > 0 {
             let both = packet_bytes + calculus.control_bytes;
@@ -103,7 +104,7 @@ impl QueueBounds {
 }
 
 impl Calculus<'_> {
-    /// Sets the time from one packet to the next: whole ns, since hosts count those.
+    /// Sets the time from one packet to the next, in whole ns, since hosts count in ns.
     fn pace(&mut self, phase_ps: u64, slots: u64) {
         self.phase_ps = phase_ps.div_ceil(NS) * NS;
         self.cycle_ps = self.phase_ps * slots;
@@ -113,8 +114,8 @@ impl Calculus<'_> {
         self.topology.links()[port as usize / 2].2.bits_per_s
     }
 
-    /// By how much a `complete` exceeds what its virtual link could have carried until the next
-    /// reservation's data comes: at least the way to the node at the other end and back.
+    /// The bytes by which a `complete` exceeds what its virtual link could have carried until the
+    /// next reservation's data arrives: at least the time to the node at the other end and back.
     fn excess_bytes(&self, port: u32) -> u64 {
         let (a, b, link) = self.topology.links()[port as usize / 2];
         let pipelines = [a, b].map(|node: NodeIndex| self.topology.pipeline_ps(node));
@@ -128,7 +129,7 @@ impl Calculus<'_> {
         self.links.keys().map(|&port| self.excess_bytes(port)).max().unwrap_or(0)
     }
 
-    /// The bound of a switch's port, and the jitter behind it.
+    /// The bound of a switch's port, and the jitter after it.
     fn port(&mut self, port: u32) -> Result<Seen, HarmonyError> {
         match self.seen.get(&port) {
             Some(Some(seen)) => return Ok(*seen),
@@ -156,25 +157,26 @@ impl Calculus<'_> {
         Ok(seen)
     }
 
-    /// How much closer packets of one reservation come by a port than they were sent.
+    /// How much closer packets of one reservation are after a port than when they were sent, in ps.
     fn jitter_behind(&mut self, port: u32) -> Result<u64, HarmonyError> {
         let link = self.topology.links()[port as usize / 2];
         let from = if port.is_multiple_of(2) { link.0 } else { link.1 };
         if from.0 < self.fabric.hosts {
-            // One packet leaves in a phase: it waits only for a lower class's that is being sent.
+            // One packet leaves per phase: it waits only for a packet of a lower class that is
+            // being sent.
             return Ok(send_ps(self.packet_bytes, link.2.bits_per_s));
         }
         Ok(self.port(port)?.jitter_ps)
     }
 
-    /// The ports by which the data comes that leaves a switch by this port.
+    /// The ports by which the data arrives that leaves a switch by this port.
     fn before(&self, port: u32) -> Vec<u32> {
         let link = self.topology.links()[port as usize / 2];
         let (from, to) = if port.is_multiple_of(2) { (link.0, link.1) } else { (link.1, link.0) };
         let switch = (from.0 - self.fabric.hosts) as usize;
         let ports = &self.fabric.switches[switch];
         let is_up = ports.iter().any(|own| own.port == port && own.is_up);
-        // What goes up came from below; what goes down, from anywhere else.
+        // Data that goes up came from below; data that goes down came from any other port.
         let others = ports.iter().filter(|own| own.peer != to.0 && !(is_up && own.is_up));
         others.map(|own| own.port ^ 1).collect()
     }

@@ -14,23 +14,25 @@ pub const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 /// The parameters of Harmony.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HarmonyConfig {
-    /// K: slots of a host each way, and virtual links of a link with the bandwidth of a host's.
+    /// K: the number of slots of a host each way, and of virtual links of a link with the bandwidth
+    /// of a host's.
     pub slots: u8,
-    /// The payload of a full packet.
+    /// The payload of a full packet, in bytes.
     pub payload_bytes: u32,
-    /// The size on the wire of a packet without payload.
+    /// The size on the wire of a packet without payload, in bytes.
     pub header_bytes: u32,
-    /// How much longer than a packet's time its phase is, in percent (trap H2).
+    /// By how much a phase is longer than a packet's transmission time, in percent (trap H2).
     pub headroom_percent: u32,
-    /// δ_admission.
+    /// δ_admission: the time after which a request without a slot is rejected, in ps.
     pub admission_ps: u64,
-    /// The longest life of a reservation.
+    /// The maximum lifetime of a reservation, in ps.
     pub life_ps: u64,
-    /// Data for which a further slot is granted to a message that has one (§3.2). By default what a
-    /// host's link carries in the longest idle round trip; 0: no further slots.
+    /// The number of bytes of data for which a further slot is granted to a message that has one
+    /// (§3.2). By default what a host's link carries in the longest idle round trip; 0: no further
+    /// slots.
     pub extra_bytes: Option<u32>,
-    /// The longest round trip of control packets. By default twice that of an idle network, and
-    /// twice the bound of what data waits.
+    /// The longest round trip of control packets, in ps. By default twice that of an idle network,
+    /// plus twice the bound of the time that data waits.
     pub round_trip_ps: Option<u64>,
     /// Whether a message whose `rsvp` was rejected waits for another slot (trap H9).
     pub tries_again: bool,
@@ -60,14 +62,14 @@ impl Default for HarmonyConfig {
 }
 
 impl HarmonyConfig {
-    /// The size of a full packet on the wire: p.
+    /// p: the size of a full packet on the wire, in bytes.
     #[must_use]
     pub fn packet_bytes(&self) -> u32 {
         self.payload_bytes + self.header_bytes
     }
 }
 
-/// Why a network cannot have Harmony, in one line.
+/// The reason why a network cannot run Harmony, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HarmonyError(pub(super) String);
 

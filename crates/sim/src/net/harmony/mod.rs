@@ -2,9 +2,9 @@
 //! transport: the hosts of `concord_transport` and the switch program of `concord_switch`, as they
 //! ship, with the packets' own bytes, over the network's links.
 //!
-//! A flow is a message. One that is rejected or fails has no end. Times of hosts and switches are
-//! ns, and nothing waits in a host beside its slots; a recirculation takes no time. All clocks are
-//! equal. [`QueueBounds`] has the bound of each port, which every run asserts.
+//! A flow is a message; a message that is rejected or fails never completes. Hosts and switches
+//! count time in ns. A host delays packets only for its slots, and a recirculation takes no time.
+//! All clocks are equal. [`QueueBounds`] has the bound of each port, which every run asserts.
 
 mod allocation;
 mod bound;
@@ -45,7 +45,7 @@ const RESERVED_CLASS: u8 = 1;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HarmonyHeader {
     bytes: Vec<u8>,
-    /// The node that sent it last.
+    /// The node that last sent it.
     last: u32,
     /// The number of a data packet in its flow.
     number: Option<u32>,
@@ -56,9 +56,9 @@ pub struct HarmonyHeader {
 struct Flow {
     spec: FlowSpec,
     received_bytes: u64,
-    /// The reservations with which its sender could send.
+    /// The number of reservations with which its sender could send.
     reservations: u32,
-    /// The slot and the path of the data that came last.
+    /// The slot and the path of the data that arrived last.
     last: Option<(u8, Path)>,
 }
 
@@ -75,10 +75,10 @@ pub struct Harmony {
     plan: HarmonyPlan,
     hosts: Vec<Host>,
     switches: Vec<Program>,
-    /// When each node is woken next, in ns; `u64::MAX` if never.
+    /// The time at which each node is woken next, in ns; `u64::MAX` if never.
     wakes: Vec<u64>,
     flows: Vec<Flow>,
-    /// The flows of each host's messages: messages are numbered from 1.
+    /// The flows of each host's messages, which are numbered from 1.
     numbers: Vec<Vec<u32>>,
     fates: Fates,
     ports: PortTable,
@@ -125,14 +125,17 @@ impl Harmony {
         &self.plan.bounds
     }
 
-    /// Whether all slots and virtual links are free, and no message is under way.
+    /// Whether all slots and virtual links are free, and no message is in progress.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.hosts.iter().all(Host::is_idle)
             && self.switches.iter().all(|switch| switch.reservations().next().is_none())
     }
 
-    /// Panics if a virtual link of a switch is neither free nor held, or is so more than once.
+    /// Asserts that each virtual link of a switch is free or held, exactly once.
+    ///
+    /// # Panics
+    /// If one is not.
     fn assert_links(&self) {
         for (number, switch) in self.switches.iter().enumerate() {
             let mut all = switch.free();
@@ -149,7 +152,7 @@ impl Harmony {
         numbers.get(usize::try_from(packet.number.checked_sub(1)?).ok()?).copied()
     }
 
-    /// A node sends a packet to a neighbour.
+    /// Sends a packet from a node to a neighbour.
     fn send(&self, wire: &mut Wire<'_, HarmonyHeader>, node: u32, to: Addr, bytes: Vec<u8>) {
         let Ok((packet, data)) = Repr::parse(&bytes) else { return };
         let port = match node.checked_sub(self.plan.fabric.hosts) {
@@ -185,7 +188,7 @@ impl Harmony {
         }
     }
 
-    /// After an input of a host: what it sends, its outcomes, and when it is woken next.
+    /// Handles the outputs of a host after an input: packets, outcomes, and its next deadline.
     fn after_host(
         &mut self,
         wire: &mut Wire<'_, HarmonyHeader>,
@@ -238,7 +241,7 @@ impl Harmony {
         }
     }
 
-    /// The control plane of a switch looks for reservations that have expired.
+    /// Lets the control plane of a switch scan for expired reservations.
     fn sweep(&mut self, wire: &mut Wire<'_, HarmonyHeader>, node: u32) {
         let switch = (node - self.plan.fabric.hosts) as usize;
         while let Some(mut sweep) = self.switches[switch].upkeep(now(wire).instant) {
@@ -251,10 +254,10 @@ impl Harmony {
     }
 }
 
-/// The class of a packet, 1 first: what a reservation carries, its data and the `complete` that
-/// ends it; then control packets; then what is best effort. The paper (§3.2, as [`Repr::class`])
-/// has every `rsvp` and `complete` in the first class. No slot paces those, so that beside K slots
-/// of B/K they exceed the link (trap H2), and no queue is bounded.
+/// The class of a packet, 1 first: the packets of a reservation, its data and the `complete` that
+/// ends it; then control packets; then best-effort packets. The paper (§3.2, as [`Repr::class`])
+/// has every `rsvp` and `complete` in the first class. No slot paces those, so that together with K
+/// slots of B/K they exceed the link (trap H2), and no queue is bounded.
 fn class(packet: &Repr) -> u8 {
     match packet.op {
         Op::Rsvp => 2,
@@ -263,7 +266,7 @@ fn class(packet: &Repr) -> u8 {
     }
 }
 
-/// The time, as hosts and switches count it.
+/// The current time, as hosts and switches count it.
 fn now(wire: &Wire<'_, HarmonyHeader>) -> Now {
     Now { instant: Instant(wire.now().0 / NS), unix_ms: 0 }
 }

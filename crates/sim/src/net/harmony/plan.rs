@@ -1,5 +1,5 @@
-//! The settings of Harmony's hosts and switches in a network, and whether its buffers have room for
-//! the bounds of its queues.
+//! The settings of Harmony's hosts and switches in a network, and the check that its buffers have
+//! room for the bounds of its queues.
 
 use concord_core::NodeId;
 use concord_transport::HostSettings;
@@ -16,7 +16,7 @@ const PENDING_MAX: usize = 1 << 16;
 /// The maximum number of messages that wait at a sender.
 const SUBMISSIONS_MAX: usize = 1 << 20;
 
-/// What hosts and switches are told.
+/// The settings of hosts and switches.
 #[derive(Clone, Debug)]
 pub(in crate::net) struct HarmonyPlan {
     pub(super) config: HarmonyConfig,
@@ -50,7 +50,7 @@ impl HarmonyPlan {
             admission_ns: config.admission_ps / NS,
             life_ns: config.life_ps / NS,
             round_ns: round_trip_ps.div_ceil(NS),
-            // A slot whose whole quota counts leaves nothing to further ones.
+            // If the whole quota of a slot counts, nothing is left for further slots.
             extra_bytes: config.extra_bytes.map_or(bdp, |b| if b == 0 { u32::MAX } else { b }),
             message_bytes_max: MESSAGE_BYTES_MAX as u32,
             pending_max: PENDING_MAX,
@@ -69,10 +69,10 @@ impl HarmonyPlan {
         HostSettings { node: NodeId(1 + place), place, ..self.settings.clone() }
     }
 
-    /// Checks that no queue within its bound is too long for its buffer.
+    /// Checks that no queue within its bound is longer than its buffer.
     ///
     /// # Errors
-    /// One is.
+    /// The first port whose buffer is too small.
     pub(in crate::net) fn check_buffers(
         &self,
         topology: &Topology,

@@ -13,7 +13,7 @@ fn link(bits_per_s: u64) -> LinkSpec {
     LinkSpec { bits_per_s, propagation_ps: 200 * NS, queue_bytes_max: 4_000_000 }
 }
 
-/// Four racks of four hosts, two spines; the links to those have the given bandwidth.
+/// Four racks of four hosts, and two spines, whose links have the given bandwidth.
 fn leaf_spine(spine_bits_per_s: u64) -> Topology {
     Topology::leaf_spine(&LeafSpine {
         tors: 4,
@@ -46,7 +46,7 @@ fn flow(from: u32, to: u32, bytes: u64, at: u64) -> PlannedFlow {
     PlannedFlow { spec, at: Time(at), after: None }
 }
 
-/// Each host sends to each other one, one message after the other.
+/// Each host sends one message to each other host, one after the other.
 fn all_to_all(hosts: u32, bytes: u64, apart_ps: u64) -> Vec<PlannedFlow> {
     let rounds = (1..hosts).flat_map(|away| {
         (0..hosts).map(move |from| {
@@ -66,9 +66,9 @@ fn count(ran: &Ran, name: &str) -> u64 {
     ran.transport.iter().find(|(own, _)| *own == name).unwrap().1
 }
 
-/// A message that is alone gets all slots, but for its last bandwidth-delay product, for which its
-/// first slot counts (§3.2): of 512 KB that is a large part. Without further slots it takes K times
-/// its ideal time.
+/// A message without competition gets all slots, except for its last bandwidth-delay product, for
+/// which it has only its first slot (§3.2): a large part of 512 KB. Without further slots it takes
+/// K times its ideal time.
 #[test]
 fn message_alone_gets_all_slots() {
     let alone = experiment(leaf_spine(2 * BITS_PER_S), vec![flow(0, 15, 512 << 10, 0)]);
@@ -129,7 +129,7 @@ fn incast_above_admission_is_rejected() {
     assert!(harmony.is_at_rest());
 }
 
-/// Equal experiments, equal runs.
+/// Equal experiments give equal runs.
 #[test]
 fn run_of_harmony_replays() {
     let all = experiment(leaf_spine(BITS_PER_S), all_to_all(16, 9_000, US));
@@ -137,8 +137,8 @@ fn run_of_harmony_replays() {
     assert_eq!(digests[0], digests[1]);
 }
 
-/// The bound at the last of h switches is that of trap H1, 2^(h-1) (K-1) p, less what headroom
-/// takes away, and what packets of lower classes add.
+/// The bound at the last of h switches is that of trap H1, 2^(h-1) (K-1) p, less the effect of the
+/// headroom, plus that of packets of lower classes.
 #[test]
 fn h1_bound_doubles_with_each_switch() {
     let config = HarmonyConfig { headroom_percent: 0, ..HarmonyConfig::default() };
@@ -158,7 +158,7 @@ fn h1_bound_doubles_with_each_switch() {
     }
 }
 
-/// Trap H2: where a virtual link is used again at once, `complete`s need room beside full packets:
+/// Trap H2: if a virtual link is reused at once, `complete`s need room beside full packets, so that
 /// a phase is longer.
 #[test]
 fn h2_phases_leave_room_for_completes() {
@@ -174,7 +174,7 @@ fn h2_phases_leave_room_for_completes() {
     assert_eq!(phase_ps(far), (p * 103).div_ceil(100) * 80 / NS * NS + NS);
 }
 
-/// What cannot be is refused in one line.
+/// Impossible networks are refused with one line.
 #[test]
 fn networks_without_a_bound_are_refused() {
     let refused = |topology: &Topology, config: &HarmonyConfig| {
@@ -192,7 +192,7 @@ fn networks_without_a_bound_are_refused() {
     let shared = QueueSpec { shared_bytes_max: Some(100_000), ..QueueSpec::default() };
     let why = plan.check_buffers(&leaf_spine(BITS_PER_S), &shared).unwrap_err().to_string();
     assert!(why.contains("give fewer slots, or more room"), "{why}");
-    // A ring of three switches, each with a host: both ways round a message waits for another.
+    // A ring of three switches, each with a host: a message waits for another in both directions.
     let mut ring = Topology::new(5);
     let switches: Vec<_> = (0..5).map(|_| ring.add_switch(0)).collect();
     for place in 0..5 {

@@ -29,7 +29,7 @@ pub(super) struct SwitchPort {
     pub(super) peer: u32,
     /// The network's port that sends to it; `port ^ 1` sends back.
     pub(super) port: u32,
-    /// The virtual links on which the peer's data comes.
+    /// The number of virtual links on which the peer's data arrives.
     pub(super) links: u32,
     /// Whether the port is one of several that lead upwards.
     pub(super) is_up: bool,
@@ -39,7 +39,7 @@ pub(super) struct SwitchPort {
 #[derive(Clone, Debug)]
 pub(super) struct Fabric {
     pub(super) hosts: u32,
-    /// The bandwidth of the slowest host's link: that of K slots.
+    /// The bandwidth of the slowest host's link, which is that of K slots.
     pub(super) bits_per_s: u64,
     /// The network's port of each host.
     pub(super) host_ports: Vec<u32>,
@@ -87,7 +87,7 @@ impl Fabric {
             {
                 let Some(switch) = from.checked_sub(hosts) else { continue };
                 let slots = u128::from(config.slots);
-                // Behind a host's link there are its K slots, however fast it is (trap H7).
+                // A host's link has the host's K slots, whatever its bandwidth (trap H7).
                 let of_rate = slots * u128::from(rate(port)) / u128::from(bits_per_s.max(1));
                 let links = if peer < hosts { slots } else { of_rate };
                 let links = u32::try_from(links).unwrap_or(u32::MAX);
@@ -170,8 +170,8 @@ impl Fabric {
         Ok(())
     }
 
-    /// The virtual links whose data leaves by a port of the network: those of the node at its other
-    /// end, or the slots of the host there.
+    /// The number of virtual links whose data leaves by each port of the network: those of the node
+    /// at its other end, or the slots of the host there.
     pub(super) fn links_by_port(&self, slots: u8) -> BTreeMap<u32, u32> {
         let ports = self.switches.iter().flatten();
         let mut links: BTreeMap<u32, u32> = ports.map(|p| (p.port ^ 1, p.links)).collect();

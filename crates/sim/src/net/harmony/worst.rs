@@ -1,22 +1,23 @@
-//! An adversary against Theorem 3.1 (trap H1): it chooses phases, paths and message ends of paced
-//! senders, and looks for the longest queue at the last switch.
+//! An adversary against Theorem 3.1 (trap H1): it chooses the phases, paths and ends of paced
+//! messages, and searches for the longest queue at the last switch.
 //!
-//! The network is a tree. To the last port come K messages from K ports, to each of those K from K
-//! further ones; of the messages of a port one goes on, and the others leave for other receivers.
-//! All have a sender of their own, which sends a packet of one length in each cycle of K packets'
-//! times, from the adversary's first time on and as many as it wants. Links take no time beside the
-//! packets' own, there are no control packets, and no clock drifts: none of this helps a message.
-//! The K subtrees of the last port do the same, so that one of them is searched.
+//! The network is a tree. Messages from K ports arrive at the last port, and at each of those
+//! messages from K further ones; one of the messages of a port continues, and the others leave for
+//! other receivers. Each message has a sender of its own, which sends packets of one length, one in
+//! each cycle of K transmission times, beginning at a time and with a number of packets that the
+//! adversary chooses. There are no propagation delays, no control packets, and no clock drift: none
+//! of these helps a message. The K subtrees of the last port behave alike, so that only one of them
+//! is searched.
 
 use concord_core::Rng;
 
 use crate::engine::NS;
 
-/// The time of a packet in ps: 1,500 bytes at 100 Gb/s.
+/// The transmission time of a packet, in ps: 1,500 bytes at 100 Gb/s.
 pub const PACKET_PS: u64 = 120 * NS;
-/// Cycles within which messages begin.
+/// The number of cycles within which messages begin.
 const CYCLES: u64 = 6;
-/// The most packets of a message.
+/// The maximum number of packets of a message.
 const COUNT_MAX: u64 = 6;
 
 /// One message of the adversary: packets a cycle apart.
@@ -24,24 +25,26 @@ const COUNT_MAX: u64 = 6;
 pub struct Paced {
     /// When its first packet is sent, in ps.
     pub first_ps: u64,
-    /// How many packets it has.
+    /// The number of packets.
     pub count: u64,
 }
 
-/// What the adversary found.
+/// The result of the search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Worst {
-    /// The most packets that waited at the last port, without the one that was being sent.
+    /// The maximum number of packets that waited at the last port, without the one that was being
+    /// sent.
     pub waiting: u64,
-    /// The schedules that it tried.
+    /// The number of schedules tried.
     pub tried: u64,
-    /// The messages of each of the K subtrees: K^(hops-1), those of one port together, and the one
-    /// that goes on first among them.
+    /// The messages of each of the K subtrees: K^(hops-1), those of one port together, and among
+    /// them the one that continues first.
     pub messages: Vec<Paced>,
 }
 
-/// Looks for the longest queue at the last of `hops` switches with `slots` virtual links: random
-/// changes of a schedule, those kept that are not worse, from `begins` random ones.
+/// Searches for the longest queue at the last of `hops` switches with `slots` virtual links: random
+/// changes of a schedule, of which those are kept that are not worse, from `begins` random initial
+/// schedules.
 #[must_use]
 pub fn worst_queue(hops: u32, slots: u64, (begins, changes): (u64, u64), seed: u64) -> Worst {
     let mut rng = Rng::new(seed);
@@ -76,7 +79,7 @@ pub fn worst_queue(hops: u32, slots: u64, (begins, changes): (u64, u64), seed: u
     worst
 }
 
-/// Changes a message, or those of a port together.
+/// Changes a message, or the messages of a port together.
 fn change(rng: &mut Rng, all: &mut [Paced], slots: u64, draw: &impl Fn(&mut Rng) -> Paced) {
     let places = all.len() as u64;
     let place = rng.below(places) as usize;
@@ -105,7 +108,7 @@ fn change(rng: &mut Rng, all: &mut [Paced], slots: u64, draw: &impl Fn(&mut Rng)
             let from = of_port(rng.below(places) as usize);
             all.copy_within(from, port.start);
         }
-        // The others of a port end as one packet of the message that goes on comes.
+        // The others of a port end when a packet of the continuing message arrives.
         6 => {
             let Paced { first_ps, count } = all[port.start];
             let at_ps = first_ps + rng.below(count) * slots * PACKET_PS;
@@ -120,10 +123,10 @@ fn change(rng: &mut Rng, all: &mut [Paced], slots: u64, draw: &impl Fn(&mut Rng)
     }
 }
 
-/// Phases are whole parts of a packet's time.
+/// Phases are multiples of this part of a packet's transmission time.
 const QUANTUM_PS: u64 = PACKET_PS / 4;
 
-/// How many ports a message passes below the last one.
+/// The number of ports that a message passes below the last one.
 fn levels(place: usize, hops: u32, slots: u64) -> u64 {
     let mut place = place as u64;
     let mut levels = 1;
@@ -134,8 +137,8 @@ fn levels(place: usize, hops: u32, slots: u64) -> u64 {
     levels
 }
 
-/// When the packets of a message are sent. One that goes on is a few ps later than those that do
-/// not, so that it comes behind them.
+/// The times at which the packets of a message are sent, in ps. The packets of a continuing message
+/// are a few ps later than those of others, so that they come after these.
 #[must_use]
 pub fn sent_ps(messages: &[Paced], place: usize, hops: u32, slots: u64) -> Vec<u64> {
     let Paced { first_ps, count } = messages[place];
@@ -143,8 +146,8 @@ pub fn sent_ps(messages: &[Paced], place: usize, hops: u32, slots: u64) -> Vec<u
     (0..count).map(|n| first_ps + n * slots * PACKET_PS + late).collect()
 }
 
-/// The most bytes that are at the last port, the packet that is being sent included, as the time
-/// that they take.
+/// The maximum backlog of the last port, with the packet that is being sent, as transmission time
+/// in ps.
 fn backlog_ps(messages: &[Paced], hops: u32, slots: u64) -> u64 {
     let mut streams: Vec<Vec<u64>> =
         (0..messages.len()).map(|place| sent_ps(messages, place, hops, slots)).collect();
@@ -159,8 +162,9 @@ fn backlog_ps(messages: &[Paced], hops: u32, slots: u64) -> u64 {
     most_ps
 }
 
-/// When the packets of the first stream have left a port that sends those of all, in the order in
-/// which they come; that is also when they come to the next one.
+/// The times at which the packets of the first stream have left a port that sends those of all
+/// streams in the order of their arrival, in ps; these are also their arrival times at the next
+/// port.
 fn through(streams: &[Vec<u64>]) -> Vec<u64> {
     let each =
         streams.iter().zip(0..).flat_map(|(s, stream)| s.iter().map(move |&at| (at, stream)));

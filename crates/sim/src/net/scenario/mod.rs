@@ -209,7 +209,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// What Harmony's hosts and switches are told.
+    /// The settings of Harmony's hosts and switches.
     fn harmony(&self) -> Result<HarmonyPlan, ScenarioError> {
         let named = |error: &dyn std::fmt::Display| ScenarioError(format!("harmony: {error}"));
         let plan = HarmonyPlan::new(&self.topology, &self.settings.harmony);

@@ -82,8 +82,8 @@ pub const LITMUS: [Litmus; 6] = [
     },
 ];
 
-/// SB with fences between the accesses of each thread: where writes are asynchronous its outcome is
-/// forbidden, and that of SB is not.
+/// SB with fences between the accesses of each thread. With asynchronous writes its outcome is
+/// forbidden, while that of SB is allowed.
 pub const SB_FENCED: Litmus = Litmus {
     name: "SB, fenced",
     threads: &[
@@ -92,7 +92,7 @@ pub const SB_FENCED: Litmus = Litmus {
     ],
     forbidden: &[0, 0],
 };
-/// The same of MP.
+/// MP with fences between the accesses of each thread.
 pub const MP_FENCED: Litmus = Litmus {
     name: "MP, fenced",
     threads: &[&[Step::Write(X), Step::Fence, Step::Write(Y)], &[Step::Read(Y), Step::Read(X)]],

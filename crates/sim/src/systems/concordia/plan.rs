@@ -51,7 +51,7 @@ pub struct Plan {
     pub cache_ways: usize,
     /// The maximum number of events that a node has in progress.
     pub lanes: usize,
-    /// Who keeps blocks coherent.
+    /// How blocks are kept coherent.
     pub coherence: Coherence,
     /// The number of blocks in use, over all ranges.
     pub blocks: u64,

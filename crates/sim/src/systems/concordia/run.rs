@@ -39,7 +39,7 @@ const FAILURE_NS: u64 = 300 * MS;
 const RENEW_NS: u64 = 500 * MS;
 /// The interval at which a program checks whether its node is restarted, in ns.
 const AGAIN_NS: u64 = 10 * MS;
-/// With asynchronous writes one of so many calls is a fence; and a program's last one.
+/// With asynchronous writes, one in this number of calls is a fence, and so is each program's last.
 const FENCE_SHARE: u64 = 6;
 const SWITCHES: usize = 2;
 
@@ -50,33 +50,33 @@ concord_core::counters! {
         answered,
         /// Fences that ended.
         fences,
-        /// Accesses that a cache served.
+        /// Accesses that a cache answered at once.
         hits,
         /// Coherence events.
         events_done,
         /// Requests that failed, and were tried again.
         failed,
-        /// What was sent again.
+        /// Packets sent again.
         resent,
-        /// Copies that others' events took.
+        /// Copies invalidated by the events of other nodes.
         invalidated,
         /// Blocks written back.
         written_back,
-        /// Packets of events that were over.
+        /// Packets dropped because their event was over.
         stale,
         /// Requests that homes served: the switch did not own their blocks.
         at_homes,
-        /// Blocks that the switch took over.
+        /// Blocks that homes moved to the switch.
         added,
-        /// Blocks for which it had no room.
+        /// Blocks for which the switch had no room.
         refused,
-        /// Blocks that went back to their homes.
+        /// Blocks that homes took back.
         removed,
         /// Calls of unknown outcome: their node died.
         unknown,
-        /// Calls that were told that their block is lost.
+        /// Calls that failed because their block was lost.
         lost,
-        /// Calls that a node did not take, since it left.
+        /// Calls that a node refused because it was leaving.
         refused_calls,
         /// Nodes that left, and handed over what they had.
         left,
@@ -84,7 +84,7 @@ concord_core::counters! {
         renewed,
         /// Epochs that nodes opened.
         epochs,
-        /// Packets that came while their node held no lease.
+        /// Packets dropped because their node held no lease.
         unleased,
         /// Events of the simulation.
         events,
@@ -413,7 +413,7 @@ impl<'a> Memory<'a> {
             && node.has_left()
         {
             self.totals.left += 1;
-            // What it has not refused has taken effect.
+            // Writes that the node has not refused have taken effect.
             for program in 0..self.programs.len() {
                 if self.programs[program].node == host {
                     let judged = self.fenced(program);

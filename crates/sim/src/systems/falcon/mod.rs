@@ -1,6 +1,6 @@
-//! Falcon: its switch program in every interleaving ([`explore`]), and racks of owners, workers and
-//! switches from a seed ([`Plan`], [`run`]), and how long tasks wait beside models of other
-//! schedulers ([`load`]).
+//! Simulations of Falcon: its switch program in every interleaving ([`explore`]); racks of owners,
+//! workers and switches from a seed ([`Plan`], [`run`]); and the waiting times of tasks, compared
+//! with models of other schedulers ([`load`]).
 
 pub mod explore;
 pub mod load;

@@ -1,4 +1,4 @@
-//! A rack of owners, workers and switches, and what goes wrong in it: drawn from one seed.
+//! A rack of owners, workers and switches, and its faults, drawn from one seed.
 
 use std::sync::Arc;
 
@@ -7,102 +7,104 @@ use concord_scheduler::{Job, TaskSpec};
 use concord_switch::{Form, QueueLayout};
 use concord_wire::falcon::{PRIORITIES_MAX, Parameters, QUEUES_MAX, queue_of_node};
 
-/// Something that goes wrong, and for how long, in ns.
+/// A fault, and its duration in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A worker dies with all that it runs, and is started again later.
+    /// A worker dies with all its runs, and is restarted later.
     KillWorker(usize, u64),
-    /// A worker stops and goes on, its tasks too.
+    /// A worker pauses, with its runs.
     PauseWorker(usize, u64),
-    /// An owner dies: its tasks are nobody's any more, unless it has a journal. It is started again
-    /// later, as another session.
+    /// An owner dies; its tasks then have no owner, unless it has a journal. It is restarted later,
+    /// with another session.
     KillOwner(usize, u64),
-    /// An owner stops and goes on.
+    /// An owner pauses.
     PauseOwner(usize, u64),
-    /// A worker reaches nobody, and nobody reaches it.
+    /// A worker and all other nodes cannot reach each other.
     CutWorker(usize, u64),
-    /// A worker and an owner do not reach each other.
+    /// A worker and an owner cannot reach each other.
     CutPair(usize, usize, u64),
-    /// The switch is gone with its queue, and comes back as a new life.
+    /// The switch loses its queue, and returns as a new incarnation.
     RestartSwitch(u64),
-    /// The switch stops and goes on.
+    /// The switch pauses.
     PauseSwitch(u64),
-    /// The switch and the controller do not reach each other: the standby takes over, and the
-    /// switch goes on, and hears of it only later.
+    /// The switch and the controller cannot reach each other: the standby takes over, and the old
+    /// switch keeps running, and hears of it only later.
     OtherSwitch(u64),
-    /// The controller dies, and is started again with its state.
+    /// The controller dies, and is restarted with its state.
     RestartController(u64),
-    /// The controller stops and goes on.
+    /// The controller pauses.
     PauseController(u64),
 }
 
-/// What is run.
+/// The parameters of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// For everything that is drawn on the way.
+    /// The seed of everything that is drawn during the run.
     pub seed: u64,
-    /// The switch's queue.
+    /// The layout of the switch's queues.
     pub queue: QueueLayout,
-    /// How many owners.
+    /// The number of owners.
     pub owners: usize,
-    /// The workers' executors.
+    /// The number of executors of each worker.
     pub workers: Vec<u16>,
-    /// By bit, the queues that each worker's executors ask: the classes that it is of, and its
-    /// node's.
+    /// The queues that each worker's executors ask, by bit: those of its classes, and that of its
+    /// node.
     pub queues: Vec<u32>,
-    /// Whether executors ask for their next task while they run one.
+    /// The number of tasks for which an executor asks while it still runs one.
     pub prefetch: u8,
-    /// When which owner gets which job.
+    /// The jobs: time in ns, owner, and job.
     pub jobs: Vec<(u64, usize, Job)>,
-    /// When which of them is cancelled.
+    /// The cancellations: time in ns, and index of the job.
     pub cancels: Vec<(u64, usize)>,
-    /// Shortest and longest way of a packet, in ns.
+    /// The minimum and maximum latency of a packet, in ns.
     pub latency_ns: (u64, u64),
-    /// Packets lost, of a million.
+    /// Packets lost, per million.
     pub loss_ppm: u64,
-    /// Packets that come twice, of a million.
+    /// Packets duplicated, per million.
     pub duplicate_ppm: u64,
-    /// Packets that come up to 20 ms late, of a million.
+    /// Packets delayed by up to 20 ms, per million.
     pub late_ppm: u64,
-    /// How long an executor waits in the switch, in ns.
+    /// The maximum time that an executor waits in the switch, in ns.
     pub wait_ns: u64,
-    /// Runs that fail, of a million.
+    /// The share of runs that fail, per million.
     pub fail_ppm: u64,
-    /// Longest run, in ns.
+    /// The maximum duration of a run, in ns.
     pub run_ns_max: u64,
-    /// Longest silence of a worker, in ns.
+    /// The duration of a worker's lease on its runs, in ns: a worker that is silent for longer
+    /// counts as lost.
     pub lease_ns: u64,
-    /// What goes wrong, and when.
+    /// The faults, and their times in ns.
     pub faults: Vec<(u64, Fault)>,
-    /// Owners have a journal: their jobs outlive them.
+    /// Whether owners have a journal, so that their jobs outlive them.
     pub journal: bool,
-    /// Longest sync of their disks, in ns.
+    /// The maximum duration of a sync of their disks, in ns.
     pub sync_ns_max: u64,
-    /// How many attempts are begun before their journal has a higher number.
+    /// The number of attempts that begin before the journal has to store a higher number.
     pub attempts_noted: u16,
-    /// What tasks give.
+    /// The outputs of tasks.
     pub outputs: Outputs,
-    /// Most bytes of these that an owner keeps.
+    /// The maximum number of bytes of outputs that an owner keeps.
     pub room_bytes: usize,
-    /// Jobs whose outcomes somebody reads, each so often, in ns; `None`: nobody does.
+    /// For each job, the interval at which a reader asks for its outcomes, in ns; `None`: it has no
+    /// reader.
     pub readers: Vec<Option<u64>>,
-    /// Which guards are on.
+    /// The guards that are on.
     pub guards: Guards,
 }
 
-/// What tasks give.
+/// The sizes of the tasks' outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outputs {
-    /// Few bytes, but for each fifth task, which gives 80 KB.
+    /// A few bytes, except for each fifth task, whose output has 80 KB.
     Few,
-    /// As much as fits a result.
+    /// As many bytes as fit into a result packet.
     Small,
     /// Up to 40 KB.
     Long,
 }
 
 impl Outputs {
-    /// What a task gives.
+    /// The output of a task.
     #[must_use]
     pub fn of(self, tid: u32) -> Vec<u8> {
         let times = match self {
@@ -114,7 +116,7 @@ impl Outputs {
         tid.to_be_bytes().repeat(times)
     }
 
-    /// Longest one, in bytes.
+    /// The length of the longest output, in bytes.
     #[must_use]
     pub fn longest_bytes(self) -> usize {
         match self {
@@ -126,7 +128,7 @@ impl Outputs {
 }
 
 impl Plan {
-    /// What a seed draws.
+    /// Draws a plan from a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Plan {
         let mut rng = Rng::new(seed);
@@ -142,9 +144,9 @@ impl Plan {
         fetched(seed, &mut jobs);
         paced(seed, &mut jobs);
         let classes = classes(seed, queue, workers.len(), &mut jobs);
-        // So that a healthy rack is done within seconds: a run takes a fifteenth of the longest on
-        // average, and a task that is never run twice has its executor wait for two syncs, which
-        // take as long as the longest together.
+        // These limits let a rack without faults finish within seconds: a run takes a fifteenth of
+        // the maximum on average, and the executor of a task that is never run twice waits for two
+        // syncs, which together take at most as long as the longest one.
         let run_ns_most = longest_ns(15 * SEC, &workers, &classes.queues, &jobs, |_| true);
         let sync_ns_most = longest_ns(4 * SEC, &workers, &classes.queues, &jobs, |job| job.once);
         let cancels = jobs.iter().enumerate().filter(|_| rng.chance(1, 6));
@@ -186,7 +188,7 @@ impl Plan {
         }
     }
 
-    /// Whether all workers live and can be reached all the time.
+    /// Whether all workers are alive and reachable all the time.
     #[must_use]
     pub fn keeps_workers(&self) -> bool {
         !self.faults.iter().any(|(_, fault)| match fault {
@@ -204,7 +206,7 @@ impl Plan {
         })
     }
 
-    /// When the last fault is over, in ns.
+    /// The end of the last fault, in ns.
     #[must_use]
     pub fn quiet_at_ns(&self) -> u64 {
         let over = |(at, fault): &(u64, Fault)| {
@@ -228,9 +230,9 @@ impl Plan {
     }
 }
 
-/// How long each task of the jobs that count may keep its executor, so that all together keep none
-/// for longer than `all_ns`. Executors of a class are few, and may be of another one, too: the
-/// tasks of each set of classes share those of any of them.
+/// The time in ns that each task of the counted jobs may occupy its executor, so that all of them
+/// together occupy none for longer than `all_ns`. Classes have few executors, which may belong to
+/// other classes as well: the tasks of each set of classes share the executors of any of these.
 fn longest_ns(
     all_ns: u64,
     workers: &[u16],
@@ -246,7 +248,7 @@ fn longest_ns(
         let tasks: u64 = in_need.map(|job| job.tasks.len() as u64).sum();
         all_ns * executors / tasks.max(1)
     };
-    // Of a class that no worker is of there are no tasks.
+    // There are no tasks of a class that has no worker.
     (1..16).map(of_classes).filter(|ns| *ns > 0).min().unwrap_or(all_ns)
 }
 
@@ -264,7 +266,7 @@ fn job(rng: &mut Rng) -> Job {
     }
 }
 
-/// What executors fetch: of a third of the jobs a body, of a third some parameters.
+/// Draws data that executors fetch: a third of the jobs has a body, a third long parameters.
 fn fetched(seed: u64, jobs: &mut [(u64, usize, Job)]) {
     let mut rng = Rng::new(seed ^ 0x0b0d_1e5f);
     let some = |rng: &mut Rng| -> Arc<[u8]> {
@@ -284,8 +286,9 @@ fn fetched(seed: u64, jobs: &mut [(u64, usize, Job)]) {
     }
 }
 
-/// What tasks give, how much of that an owner keeps, and who reads it: half of the jobs have a
-/// reader. What is kept is less than what all jobs give, and 16 times the longest output.
+/// Draws the outputs of tasks, how much of them an owner keeps, and their readers: half of the jobs
+/// have a reader. An owner keeps less than the outputs of all jobs, and at least 16 times the
+/// longest output.
 fn read(seed: u64, jobs: usize) -> (Outputs, usize, Vec<Option<u64>>) {
     let mut rng = Rng::new(seed ^ 0x0bad_4ead);
     let outputs = match rng.below(3) {
@@ -298,8 +301,8 @@ fn read(seed: u64, jobs: usize) -> (Outputs, usize, Vec<Option<u64>>) {
     (outputs, room_bytes, (0..jobs).map(|_| reader(&mut rng)).collect())
 }
 
-/// How soon tasks are submitted: a quarter of the jobs has a pause before retries, a quarter few
-/// tasks under way at a time.
+/// Draws the pace of submissions: a quarter of the jobs pauses before retries, a quarter has few
+/// tasks in progress at a time.
 fn paced(seed: u64, jobs: &mut [(u64, usize, Job)]) {
     let mut rng = Rng::new(seed ^ 0x0ace_d111);
     for (_, _, job) in jobs {
@@ -308,16 +311,16 @@ fn paced(seed: u64, jobs: &mut [(u64, usize, Job)]) {
     }
 }
 
-/// What there are of classes, priorities and nodes.
+/// The classes, priorities and nodes of a plan.
 struct Classes {
     queue: QueueLayout,
     queues: Vec<u32>,
     prefetch: u8,
 }
 
-/// Half of the seeds with paired pointers have all queues and priorities: workers of up to two
-/// classes beside the first and with a queue of their own, tasks that need a class that some worker
-/// has, or are to run near a worker.
+/// Draws classes: half of the seeds with paired pointers have all queues and priorities. Workers
+/// then have up to two classes beside the first, and a queue of their own; tasks need a class that
+/// some worker has, or prefer to run near a worker.
 fn classes(seed: u64, one: QueueLayout, workers: usize, jobs: &mut [(u64, usize, Job)]) -> Classes {
     let mut rng = Rng::new(seed ^ 0x0c1a_55e5);
     let rng = &mut rng;

@@ -1,10 +1,12 @@
 //! A run of a plan: the owners, workers and switches that ship, on virtual time.
 //!
-//! Checked: a reader of a job's outcomes gets each once, with its whole output, also if the job's
-//! owner was restarted meanwhile; each task has one outcome; a task that must not run twice is
-//! begun at most once, and none ends after its outcome was reported; none of them is unknown that
-//! never began, unless a worker was dead or out of reach; the output of a task is that of one of
-//! its runs; and every task is over 8 s after the last fault.
+//! It checks that
+//! - a reader of a job's outcomes gets each once, with its complete output, even if the owner is
+//!   restarted meanwhile;
+//! - each task has one outcome, and its output is that of one of its runs;
+//! - a task that must not run twice begins at most once, ends before its outcome is reported, and
+//!   never has the outcome "unknown" without having begun, unless a worker was dead or unreachable;
+//! - every task is over 8 s after the last fault.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -30,61 +32,61 @@ mod readers;
 
 use readers::Reader;
 
-/// How long after the last fault every task has to be over, in ns.
+/// The time after the last fault within which every task has to be over, in ns.
 pub const PATIENCE_NS: u64 = 8 * SEC;
-/// How long a node may be silent, in ns.
+/// The time of silence after which the controller takes a node for dead, in ns.
 const FAILURE_NS: u64 = 300 * MS;
-/// Most events of a run.
+/// The maximum number of events in a run.
 const EVENTS_MAX: u64 = 20_000_000;
 const SWITCHES: usize = 2;
-/// Owners tag their tasks with it.
+/// The key with which owners tag their tasks.
 const KEY: [u8; 16] = *b"the rack's key..";
 
 concord_core::counters! {
-    /// What happened in a run.
+    /// Counts of what happened in a run.
     pub struct Totals {
-        /// Tasks that were over.
+        /// Tasks with an outcome.
         tasks,
-        /// Of these, done.
+        /// Tasks that succeeded.
         done,
-        /// Failed, or their workers were lost too often.
+        /// Tasks that failed, or whose workers were lost too often.
         failed,
-        /// Perhaps run, never to be run again.
+        /// Tasks that may have run, and must not run again.
         unknown,
-        /// Cancelled.
+        /// Tasks that were cancelled.
         cancelled_tasks,
         /// Tasks whose owner died.
         orphans,
         /// Tasks that outlived their owner.
         resumed,
-        /// Runs begun.
+        /// Runs that began.
         runs,
-        /// Tasks submitted again because nobody said that it runs them.
+        /// Tasks submitted again because no worker reported that it runs them.
         unheard,
-        /// Tasks submitted again because the switch was another one.
+        /// Tasks submitted again because another switch became active.
         forgotten,
         /// Tasks that found the queue full.
         refused,
-        /// Leases that were over.
+        /// Leases that expired.
         leases_over,
         /// Runs that were cancelled.
         cancelled,
-        /// Assignments of a switch whose time was over.
+        /// Assignments by a switch that was no longer active.
         other_switch,
-        /// Claims refused.
+        /// Claims that owners refused.
         claims_refused,
-        /// Tasks that waited long enough for the node near which they were to run.
+        /// Tasks that gave up waiting for the node near which they preferred to run.
         moved,
-        /// Tasks given back: their executors had one, or were not of their class.
+        /// Tasks given back because their executors were occupied, or not of their class.
         returned,
-        /// Tasks that came while all executors ran one.
+        /// Tasks that arrived while all executors ran one.
         prefetched,
-        /// Events.
+        /// Events of the simulation.
         events,
     }
 }
 
-/// How a run ended.
+/// The result of a run.
 pub type Ran = crate::systems::Ran<Totals>;
 
 enum Role {
@@ -109,24 +111,24 @@ impl Role {
 
 struct Node {
     role: Role,
-    /// Counted up when it is started again: what was scheduled for an earlier one is void.
+    /// The number of its restarts: events of an earlier incarnation are ignored.
     incarnation: u64,
-    /// It stands still until then; what comes waits in `held`.
+    /// The time until which it is paused, in ns; inputs wait in `held`.
     paused_until: u64,
     held: Vec<(Addr, Vec<u8>)>,
     wake_at: u64,
     overdue: Overdue,
-    /// Its clock: where it began, and how much faster it is, in parts of a million.
+    /// Its clock: the offset, and how much faster it runs, per million.
     offset_ns: u64,
     drift_ppm: i64,
-    /// What it runs: which attempt, how it will end, and when it began.
+    /// Its runs: the attempt, the result that the run will have, and the time when it began.
     runs: BTreeMap<u32, (Attempt, Ended, u64)>,
-    /// Of these, those that end before anything else happens.
+    /// The runs that end before any other event.
     ends_at_once: Vec<u32>,
-    /// An owner's journal: what is durable of it, and what is on its way to the disk.
+    /// An owner's journal: its durable part, and the part that is being written.
     disk: Vec<u8>,
     writing: Option<Vec<u8>>,
-    /// What it tells whoever asks for its jobs.
+    /// The outcomes that it reports to readers of its jobs.
     book: Book,
 }
 
@@ -151,24 +153,24 @@ struct Rack<'a> {
     now: u64,
     queue: EventQueue<Event>,
     nodes: Vec<Node>,
-    /// Ways that are cut until then.
+    /// The links that are cut, and the time until then.
     cuts: BTreeMap<(usize, usize), u64>,
-    /// What the controller has stored.
+    /// The state that the controller has stored.
     stored: Option<State>,
-    /// How often each task that is never run twice was begun.
+    /// The number of times that each task which must not run twice began.
     begun: BTreeMap<TaskName, u32>,
     once: BTreeMap<TaskName, bool>,
     /// The highest attempt of each task that was submitted.
     attempts: BTreeMap<TaskName, u16>,
     outcomes: BTreeMap<TaskName, Outcome>,
     expected: usize,
-    /// The owner's session and JID of each job that was taken.
+    /// The owner's session and the JID of each accepted job.
     taken: BTreeMap<usize, (u64, u32)>,
-    /// Whoever reads a job's outcomes.
+    /// The readers of jobs' outcomes.
     readers: BTreeMap<usize, Reader>,
-    /// Jobs that were submitted, and perhaps are not written down yet.
+    /// Jobs that were submitted, and may not be in the journal yet.
     taking: Vec<usize>,
-    /// Sessions of owners that are gone, and since when.
+    /// The sessions of owners that ended, and the time since when.
     gone: BTreeMap<u64, u64>,
     digest: FxHasher,
     totals: Totals,
@@ -263,7 +265,7 @@ impl<'a> Rack<'a> {
         (addr.ip == 10).then(|| usize::from(addr.port - 1_000))
     }
 
-    /// The first of the switches; the second one stands by.
+    /// The node of the first switch; the next one is the standby.
     fn switches(&self) -> usize {
         self.plan.owners + self.plan.workers.len()
     }
@@ -272,7 +274,7 @@ impl<'a> Rack<'a> {
         self.switches() + SWITCHES
     }
 
-    /// The switch that the controller has made the active one.
+    /// The node of the switch that the controller has made active.
     fn active(&self) -> usize {
         let config = self.stored.as_ref().and_then(|state| state.config(GroupId::FIRST));
         config.and_then(|config| Rack::node_of(config.switch)).unwrap_or(self.switches())
@@ -285,7 +287,7 @@ impl<'a> Rack<'a> {
         Now { instant: Instant(local as u64), unix_ms: 0 }
     }
 
-    /// The time at which a node's clock shows `local`.
+    /// The virtual time at which a node's clock shows `local`.
     fn when(&self, node: usize, local: Instant) -> u64 {
         if local == Instant::NEVER {
             return u64::MAX;
@@ -295,7 +297,7 @@ impl<'a> Rack<'a> {
         (since * 1_000_000 / (1_000_000 + i128::from(own.drift_ppm)) as u128) as u64 + 1
     }
 
-    /// A new life of a node.
+    /// Starts a new incarnation of a node.
     fn start(&mut self, node: usize) {
         let plan = self.plan;
         self.nodes[node].incarnation += 1;
@@ -432,7 +434,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// A node took a step: what it wants done, what it tells, when it wakes.
+    /// Handles a node's outputs after a step: actions, reports, and its next deadline.
     fn after(&mut self, node: usize) {
         loop {
             while let Role::Worker(worker) = &mut self.nodes[node].role
@@ -470,7 +472,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// The end of a batch of inputs, which is one of them here.
+    /// Ends a batch of inputs, which has one input here.
     fn flush(&mut self, node: usize) {
         let now = self.clock(node);
         let mut sent = Vec::new();
@@ -495,8 +497,8 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// Numbers of attempts are fencing tokens: they rise, whichever process of an owner with a
-    /// journal submits.
+    /// Checks that the numbers of attempts, which are fencing tokens, only increase, whichever
+    /// incarnation of an owner with a journal submits.
     fn submitted(&mut self, bytes: &[u8]) {
         let Ok(submission) = Submission::parse(bytes) else { return };
         let (name, jid) = (self.name_of(submission.uid.0), submission.jid);
@@ -511,7 +513,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// What the controller wants stored is, before anybody hears of it (trap T3).
+    /// Stores the controller's state before others receive its packets (trap T3).
     fn persist(&mut self, node: usize) {
         let now = self.clock(node);
         let mut sent = Vec::new();
@@ -575,12 +577,13 @@ impl Rack<'_> {
         (node as u64 + 1) << 32 | self.nodes[node].incarnation
     }
 
-    /// An owner with a journal is the same in all of its lives.
+    /// The identity of a session's owner: an owner with a journal is the same in all of its
+    /// incarnations.
     fn name_of(&self, session: u64) -> u64 {
         if self.plan.journal { session & !0xffff_ffff } else { session }
     }
 
-    /// Jobs that are there to stay: all of their tasks have to be over once.
+    /// Notes the jobs that are durable: all of their tasks have to be over once.
     fn take(&mut self, node: usize) {
         let Role::Owner(owner) = &self.nodes[node].role else { return };
         let (plan, taken) = (self.plan, &self.taken);
@@ -596,7 +599,7 @@ impl Rack<'_> {
         }
     }
 
-    /// What an owner wrote is durable.
+    /// A sync of an owner's journal has ended.
     fn synced(&mut self, node: usize, incarnation: u64, number: u64) {
         if self.nodes[node].incarnation != incarnation
             || matches!(self.nodes[node].role, Role::Dead)
@@ -619,7 +622,7 @@ impl Rack<'_> {
         self.after(node);
     }
 
-    /// An owner that was killed: of what was on its way to the disk the first part may be there.
+    /// An owner was killed: a prefix of the data that was being written may be on disk.
     fn tear(&mut self, node: usize) {
         if let Some(written) = self.nodes[node].writing.take() {
             let length = self.rng.below(written.len() as u64 + 1) as usize;
@@ -627,7 +630,7 @@ impl Rack<'_> {
         }
     }
 
-    /// What an owner finds in its journal: all that was told, and no job half.
+    /// Reads an owner's journal: it must have everything that was reported, and no incomplete job.
     fn recover(&mut self, node: usize) -> (Journal, Found) {
         let found = match Journal::recover(&self.nodes[node].disk) {
             Ok(Some(found)) => found,
@@ -658,7 +661,7 @@ impl Rack<'_> {
             }
             self.totals.resumed += (job.job.tasks.len() - job.outcomes.len()) as u64;
         }
-        // Whoever submitted a job that is not there was not told that it was taken.
+        // The client of a job that is not there was not told that it was accepted.
         for index in std::mem::take(&mut self.taking) {
             let jid = self.taken.get(&index).map_or(0, |(_, jid)| *jid);
             if self.plan.jobs[index].1 != node {
@@ -705,7 +708,7 @@ impl Rack<'_> {
     }
 }
 
-/// What workers run, and what owners tell.
+/// The workers' runs, and the owners' reports.
 impl Rack<'_> {
     fn wrong(&mut self, why: String) {
         self.violation.get_or_insert(why);
@@ -774,19 +777,19 @@ impl Rack<'_> {
         self.after(node);
     }
 
-    /// A run is over, if it was not killed.
+    /// Ends a run, unless it was killed.
     fn ended(&mut self, node: usize, run: u32) {
         let Some((of, ended, began)) = self.nodes[node].runs.remove(&run) else { return };
         let task = (self.name_of(of.uid), of.jid, of.tid);
-        // That a job is cancelled its workers hear later.
+        // The workers of a cancelled job learn of it later.
         let is_over = self.outcomes.get(&task).is_some_and(|o| *o != Outcome::Cancelled);
         if self.once.get(&task) == Some(&true) && is_over {
             self.wrong(format!("task {task:?} was told to be over, and its run ended after that"));
         }
-        // What was in the queue is begun all the same, and goes on for a lease.
+        // A task that was in the queue begins nevertheless, and goes on for the time of a lease.
         let most_ns = self.plan.lease_ns + self.plan.lease_ns / 8 + 20 * MS;
         let ran_on = |since: u64| began.max(since) + most_ns < self.now;
-        // With a journal the next process of its owner may have extended its lease.
+        // With a journal, the next incarnation of its owner may have extended its lease.
         let name = self.name_of(of.uid);
         let deaths = self.gone.iter().filter(|(session, _)| self.name_of(**session) == name);
         let died = deaths.map(|(_, since)| *since).max();
@@ -823,7 +826,7 @@ impl Rack<'_> {
                 if self.once.get(&task) != Some(&true) {
                     self.wrong(format!("task {task:?} may be run twice, and is unknown"));
                 }
-                // Its worker can say so.
+                // Its worker can report that it did not begin.
                 if !self.begun.contains_key(&task) && self.plan.keeps_workers() {
                     self.wrong(format!("task {task:?} is unknown, and never began"));
                 }
@@ -870,7 +873,7 @@ impl Rack<'_> {
     }
 }
 
-/// What goes wrong.
+/// The faults.
 impl Rack<'_> {
     fn fault(&mut self, fault: Fault) {
         let owners = self.plan.owners;
@@ -914,7 +917,7 @@ impl Rack<'_> {
         }
     }
 
-    /// A node dies, and is started again later.
+    /// Kills a node, and restarts it later.
     fn restart(&mut self, node: usize, ns: u64) {
         self.nodes[node].role = Role::Dead;
         let incarnation = self.nodes[node].incarnation;
@@ -933,7 +936,7 @@ impl Rack<'_> {
         self.at(at, Event::Resume(node));
     }
 
-    /// What waited for it comes first, by the clock as it is now (trap T1).
+    /// Resumes a node: inputs that waited come first, by the clock as it is now (trap T1).
     fn resume(&mut self, node: usize) {
         if self.now < self.nodes[node].paused_until {
             return;

@@ -1,4 +1,4 @@
-//! A run of Falcon as swarms take it, and plans that do a little less.
+//! Runs of Falcon for swarms, and smaller plans.
 
 use super::plan::Plan;
 use super::rack::{Totals, run};
@@ -6,11 +6,11 @@ use crate::systems::frame::{Smaller, trial};
 
 trial!(Plan, Totals, run, smaller);
 
-/// Without a fault, a job, or the half of one; without noise.
+/// Plans without a fault, without a job or half of its tasks, or without noise.
 fn smaller(plan: &Plan) -> Vec<Plan> {
     let mut all = Smaller::than(plan).without_each(|p| &mut p.faults).with(|p| p.cancels.clear());
     for index in 0..plan.jobs.len() {
-        // Jobs keep their places, which cancels name.
+        // Jobs keep their indices, which cancellations name.
         all = all.with(|p| p.jobs[index].2.tasks.clear()).with(|p| {
             let tasks = &mut p.jobs[index].2.tasks;
             tasks.truncate(tasks.len() / 2);

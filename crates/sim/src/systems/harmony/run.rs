@@ -39,7 +39,7 @@ concord_core::counters! {
         submitted,
         /// Messages that were delivered.
         delivered,
-        /// Messages that were complete.
+        /// Messages whose senders learned that they were delivered.
         complete,
         /// Messages that were rejected.
         rejected,
@@ -51,15 +51,15 @@ concord_core::counters! {
         reserved,
         /// Reservations refused by switches.
         refused,
-        /// Virtual links that were over by their time.
+        /// Virtual links whose reservation expired.
         expired,
         /// Data packets with a reservation.
         data_reserved,
-        /// Data packets without one.
+        /// Data packets without a reservation, sent as best effort.
         data_best_effort,
-        /// Hosts and switches that were started again.
+        /// Restarts of hosts and switches.
         restarts,
-        /// The most data that waited for a link, in parts of a thousand of its bound.
+        /// The maximum amount of data that waited for a link, per thousand of its bound.
         queued_per_mille_max,
         /// Events of the simulation.
         events,

@@ -1,5 +1,5 @@
-//! Calls of clients, and what they hear: commands that the checker knows, as the client's own
-//! translation makes calls of the chain of them.
+//! The calls of clients, and their outcomes: commands that the checker knows, which the client's
+//! own translation turns into calls of the chain.
 
 use concord_check::Reply;
 use concord_client::coord::Ended;
@@ -8,7 +8,7 @@ use concord_core::Rng;
 
 use super::plan::Plan;
 
-/// What a client hears, as Redis would say it.
+/// The reply to a client as Redis would give it; `None` if the outcome is unknown.
 pub(super) fn reply_to(call: &CoordCall, ended: &Ended) -> Option<Reply> {
     Some(match call.said(ended)? {
         Said::Nil => Reply::Nil,
@@ -19,10 +19,10 @@ pub(super) fn reply_to(call: &CoordCall, ended: &Ended) -> Option<Reply> {
     })
 }
 
-/// A command, as the history has it.
+/// A command as it stands in the history.
 pub(super) type Words = Vec<Vec<u8>>;
 
-/// What a command is as a call, by the translation that ships.
+/// The call for a command, by the translation that ships.
 pub(super) fn call_of(words: &Words, plan: &Plan) -> Result<CoordCall, String> {
     let slices: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
     CoordCall::new(&slices, plan.layout.value_bytes.into(), 0)
@@ -39,17 +39,17 @@ fn ms(rng: &mut Rng, plan: &Plan) -> Vec<u8> {
 /// The lock that clients take for a time.
 const LOCK: &[u8] = b"lock";
 
-/// Takes the lock with a value of this client's alone, for a time.
+/// Takes the lock for a time, with a value that only this client uses.
 pub(super) fn lock(rng: &mut Rng, plan: &Plan, own: &[u8]) -> Words {
     cmd(&[b"SET", LOCK, own, b"NX", b"PX", &ms(rng, plan)])
 }
 
-/// Releases the lock, if it has still this value.
+/// Releases the lock, if it still has this value.
 pub(super) fn unlock(own: &[u8]) -> Words {
     cmd(&[b"CAD", LOCK, own])
 }
 
-/// A write that has to do with times to live.
+/// Draws a write that sets or changes a time to live.
 fn draw_ttl(rng: &mut Rng, plan: &Plan, key: &[u8], own: &[u8]) -> Words {
     let ttl = ms(rng, plan);
     match rng.below(6) {
@@ -61,7 +61,7 @@ fn draw_ttl(rng: &mut Rng, plan: &Plan, key: &[u8], own: &[u8]) -> Words {
     }
 }
 
-/// What a client calls.
+/// Draws a client's next call.
 pub(super) fn draw(rng: &mut Rng, plan: &Plan, (client, request): (usize, u32)) -> Words {
     let key = format!("k{}", rng.below(u64::from(plan.keys))).into_bytes();
     if rng.below(100) < plan.reads_percent {
@@ -83,13 +83,13 @@ pub(super) fn draw(rng: &mut Rng, plan: &Plan, (client, request): (usize, u32)) 
     }
 }
 
-/// A small number, which others may write too, or a long text, of which every word says whose
-/// it is.
+/// Draws a value: a small number, which others may write too, or a long text in which every word
+/// identifies its writer.
 fn value(rng: &mut Rng, plan: &Plan, (client, request): (usize, u32)) -> Vec<u8> {
     if rng.chance(1, 2) {
         return rng.below(6).to_string().into_bytes();
     }
-    // Eight bytes, as a word has.
+    // Eight bytes, the length of a word.
     let part = format!("{client:02}-{request:04}.");
     part.repeat(usize::from(plan.layout.words())).into_bytes()
 }

@@ -1,15 +1,16 @@
-//! Every interleaving of a few calls over a chain of switches, breadth first: what goes wrong is
-//! shown by a shortest trace.
+//! The exploration of every interleaving of a few calls over a chain of switches, breadth first, so
+//! that a violation is shown by a shortest trace.
 //!
-//! A state is the registers of all switches, the packets that are on their way, and what may still
-//! be called or go wrong. Any packet may come next, however late, or be lost, or come twice; any
-//! client may call, or ask again; a member's control plane may send a version again; a member may
-//! be taken out of the chain.
+//! A state consists of the registers of all switches, the packets in flight, and the calls and
+//! faults that are left. Any packet may arrive next, however late, or be lost or duplicated; any
+//! client may make a call, or repeat one; a member's control plane may send a version again; a
+//! member may be removed from the chain.
 //!
-//! A chain says of each answer which rank it shows: how many writes the tail had committed with it.
-//! An answer shows nothing that the tail has not committed when it leaves, and nothing older than
-//! what any client had seen when it was called for. If nothing else came, every call would be
-//! answered, and every member clean.
+//! A chain assigns each answer a rank: the number of writes that the tail had committed with the
+//! one that the answer shows. An answer shows nothing that the tail has not committed when the
+//! answer leaves, and nothing older than what any client had seen when the call was made. If no
+//! further call or fault occurred, every call would be answered, and every member would become
+//! clean.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -19,29 +20,29 @@ use rustc_hash::FxHasher;
 use crate::systems::frame;
 pub use crate::systems::frame::Explored;
 
-/// A client's call: what is called, and at which member it enters.
+/// A client's call: its operation, and the member that receives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Call<D> {
-    /// Which member gets it.
+    /// The member that receives it.
     pub at: usize,
-    /// What it does.
+    /// The operation.
     pub does: D,
 }
 
 /// An answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Answer {
-    /// Who called.
+    /// The client that made the call.
     pub client: usize,
-    /// Which of its calls.
+    /// The number of the call among that client's calls.
     pub number: usize,
-    /// What it shows; `None`: nothing was done, and the call is to be made again.
+    /// The rank that the answer shows; `None` if the call had no effect, and is to be repeated.
     pub rank: Option<u64>,
-    /// For the trace.
+    /// The description of the answer for the trace.
     pub says: String,
 }
 
-/// What leaves a member.
+/// A packet that leaves a member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Flight<P> {
     /// A packet for a member.
@@ -50,85 +51,87 @@ pub enum Flight<P> {
     Answer(Answer),
 }
 
-/// A chain of switches, as the explorer knows it.
+/// A chain of switches, as the explorer sees it.
 pub trait Chain: Clone {
-    /// What travels.
+    /// A packet in flight.
     type Packet: Clone + Ord + Hash + Debug;
-    /// What clients do.
+    /// An operation of a client.
     type Does: Copy + Debug;
 
-    /// A client's call, as it is sent.
+    /// The packet of a client's call.
     fn packet(&self, client: usize, number: usize, call: Call<Self::Does>) -> Self::Packet;
 
-    /// Whether a call is answered.
+    /// Whether calls of this operation are answered.
     fn is_answered(does: Self::Does) -> bool;
 
-    /// A packet comes to a member.
+    /// Delivers a packet to a member.
     ///
     /// # Errors
-    /// What is wrong with what the member did, or with the answer that leaves.
+    /// The description of a violation by the member, or in an answer that leaves.
     fn comes(
         &mut self,
         at: usize,
         packet: Self::Packet,
     ) -> Result<Vec<Flight<Self::Packet>>, String>;
 
-    /// A member's control plane sends what is not acknowledged again.
+    /// Lets a member's control plane send again what is not acknowledged.
     ///
     /// # Errors
     /// As [`Chain::comes`].
     fn resend(&mut self, at: usize) -> Result<Vec<Flight<Self::Packet>>, String>;
 
-    /// Takes a member out, and tells the others: `false` if there is no such member, or only one.
+    /// Removes a member, and tells the others; returns `false` if there is no such member, or only
+    /// one.
     ///
     /// # Errors
-    /// What the others have lost. `shown` is the highest rank that a client has seen.
+    /// The description of what the others have lost. `shown` is the highest rank that a client has
+    /// seen.
     fn take_out(&mut self, at: usize, shown: u64) -> Result<bool, String>;
 
-    /// How many members there were at first.
+    /// The number of members at the start.
     fn members(&self) -> usize;
 
-    /// Whether every member is clean, and has the same.
+    /// Checks that every member is clean and has the same content.
     ///
     /// # Errors
-    /// What is not so.
+    /// The description of the difference.
     fn is_settled(&self) -> Result<(), String>;
 
-    /// What is so in every state.
+    /// Checks the invariants of a state.
     ///
     /// # Errors
-    /// What is not so.
+    /// The description of the violation.
     fn check(&self) -> Result<(), String>;
 
-    /// What tells states apart.
+    /// Hashes everything that distinguishes states.
     fn fingerprint(&self, hasher: &mut FxHasher);
 }
 
-/// What is explored.
+/// The configuration of an exploration.
 #[derive(Clone, Debug)]
 pub struct Setup<C: Chain> {
-    /// The chain as it is at first.
+    /// The chain in its initial state.
     pub chain: C,
-    /// What each client calls, one after the other.
+    /// The calls of each client, made one after the other.
     pub calls: Vec<Vec<Call<C::Does>>>,
-    /// How often a packet may be lost.
+    /// The maximum number of lost packets.
     pub losses: u8,
-    /// How often one may come twice.
+    /// The maximum number of duplicated packets.
     pub doubles: u8,
-    /// How often clients may ask again.
+    /// The maximum number of calls that clients repeat.
     pub retries: u8,
-    /// How often a member may send what is not acknowledged again.
+    /// The maximum number of times that members send again what is not acknowledged.
     pub resends: u8,
-    /// How many members may be taken out.
+    /// The maximum number of members that are removed.
     pub take_outs: u8,
-    /// Whether it is looked at how things end.
+    /// Whether each state is checked to come to rest.
     pub settles: bool,
-    /// Most states.
+    /// The maximum number of states.
     pub states_max: usize,
 }
 
 impl<C: Chain> Setup<C> {
-    /// These calls, where nothing goes wrong but the order.
+    /// These calls without faults: only packets are reordered.
     #[must_use]
     pub fn new(chain: C, calls: Vec<Vec<Call<C::Does>>>) -> Setup<C> {
         Setup {
@@ -145,39 +148,40 @@ impl<C: Chain> Setup<C> {
     }
 }
 
-/// What may happen next.
+/// A possible next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     /// A client makes its next call.
     Call(usize),
-    /// It asks again.
+    /// A client repeats its call.
     Retry(usize),
-    /// A packet comes.
+    /// A packet arrives.
     Come(usize),
-    /// It comes, and will come once more.
+    /// A packet arrives, and stays in flight for another arrival.
     Double(usize),
-    /// It is lost.
+    /// A packet is lost.
     Lose(usize),
-    /// A member sends again.
+    /// A member sends again what is not acknowledged.
     Resend(usize),
-    /// A member is taken out.
+    /// A member is removed.
     TakeOut(usize),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Client {
-    /// How many calls it has made.
+    /// The number of calls that it has made.
     made: usize,
-    /// What had been seen when it made the last one, if that is not answered.
+    /// The highest rank that any client had seen when it made its last call, if that is not
+    /// answered.
     floor: Option<u64>,
-    /// It was told to ask again.
+    /// Whether it was told to repeat the call.
     again: bool,
 }
 
 #[derive(Clone)]
 struct State<C: Chain> {
     chain: C,
-    /// In their order, so that states are alike however they came to be.
+    /// The packets in flight, sorted, so that equal states are equal however they were reached.
     flights: Vec<Flight<C::Packet>>,
     clients: Vec<Client>,
     /// The highest rank that a client has seen.
@@ -189,7 +193,7 @@ struct State<C: Chain> {
     take_outs: u8,
 }
 
-/// Most rounds in which what is left is answered and acknowledged.
+/// The maximum number of rounds until the remaining calls are answered and acknowledged.
 const ROUNDS_MAX: usize = 40;
 
 impl<C: Chain> frame::State for State<C> {
@@ -238,7 +242,8 @@ impl<C: Chain> frame::State for State<C> {
             if self.losses > 0 {
                 all.push(Action::Lose(index));
             }
-            // A client takes the first answer.
+            // A client accepts only the first answer, so that a duplicate of it makes no
+            // difference.
             if self.doubles > 0 && matches!(flight, Flight::To(..)) {
                 all.push(Action::Double(index));
             }
@@ -254,7 +259,7 @@ impl<C: Chain> frame::State for State<C> {
         all
     }
 
-    /// Takes a step, and says what it was.
+    /// Takes a step; returns its description.
     fn step(&mut self, action: Action, setup: &Setup<C>) -> Result<String, String> {
         Ok(match action {
             Action::Call(index) => {
@@ -352,7 +357,8 @@ impl<C: Chain> State<C> {
         }
     }
 
-    /// If nothing else came, all would be answered, and every member clean.
+    /// Checks that without further calls and faults all calls would be answered, and every member
+    /// become clean.
     fn settles(&self, setup: &Setup<C>) -> Result<(), String> {
         let mut rest = self.clone();
         for _ in 0..ROUNDS_MAX {
@@ -376,10 +382,10 @@ impl<C: Chain> State<C> {
     }
 }
 
-/// Goes through all states.
+/// Explores all states.
 ///
 /// # Panics
-/// Never: a chain always has a first state.
+/// Never: a chain always has an initial state.
 pub fn explore<C: Chain>(setup: &Setup<C>) -> Explored {
     frame::explore::<State<C>>(setup).expect("a chain is a state to begin with")
 }

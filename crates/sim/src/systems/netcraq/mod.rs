@@ -1,6 +1,6 @@
-//! NetCRAQ and NetChain: both algorithms as printed ([`printed`], [`netchain`]), and the switch
-//! program that ships ([`shipped`]), in every interleaving ([`explore`]); and chains of switches
-//! with a controller and clients from a seed ([`Plan`], [`run`]).
+//! Simulations of NetCRAQ and NetChain: both algorithms as printed ([`printed`], [`netchain`]) and
+//! the switch program that ships ([`shipped`]), in every interleaving ([`explore`]); and chains of
+//! switches with a controller and clients from a seed ([`Plan`], [`run`]).
 
 mod calls;
 pub mod explore;

@@ -1,4 +1,4 @@
-//! Chains of NetChain's switches: the baseline, and its holes.
+//! Chains of NetChain's switches: the baseline, with tests of its flaws.
 
 use std::hash::Hash as _;
 
@@ -9,10 +9,10 @@ use rustc_hash::FxHasher;
 
 use super::explore::{Answer, Call, Chain, Flight};
 
-/// What a client does to the one key.
+/// An operation on the single key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Does {
-    /// Reads: at the tail.
+    /// Reads, at the tail.
     Read,
     /// Writes this value, which no other call writes.
     Write(u8),
@@ -22,7 +22,7 @@ pub enum Does {
 #[derive(Clone, Debug)]
 pub struct NetChainChain {
     switches: Vec<NetChain>,
-    /// In order what the tail has taken.
+    /// The values that the tail has committed, in order.
     committed: Vec<u8>,
 }
 
@@ -30,13 +30,13 @@ fn addr_of(index: usize) -> Addr {
     Addr { ip: 10, port: 1 + index as u16 }
 }
 
-/// A client's address says which call it is.
+/// The address of a client, which identifies its call.
 fn client_of(client: usize, number: usize) -> Addr {
     Addr { ip: 20 + client as u32, port: 1 + number as u16 }
 }
 
 impl NetChainChain {
-    /// A chain of so many switches, whose key has had as many writes.
+    /// A chain of this number of switches, whose key has had `writes` writes.
     #[must_use]
     pub fn new(switches: usize, width: SeqWidth, writes: u64) -> NetChainChain {
         let new = |index| {
@@ -110,7 +110,7 @@ impl Chain for NetChainChain {
         Ok(())
     }
 
-    /// A value is written once.
+    /// Checks that each value is committed only once.
     fn check(&self) -> Result<(), String> {
         let mut sorted = self.committed.clone();
         sorted.sort_unstable();

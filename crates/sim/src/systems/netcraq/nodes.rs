@@ -1,5 +1,5 @@
-//! The machines of a rack of switches, as they ship: each switch's agent, and the controller; what
-//! is so after each event, and at rest.
+//! The machines of a rack of switches as they ship: each switch's agent, and the controller; and
+//! the invariants after each event, and at rest.
 
 use concord_control::{Chain, Controller, ControllerConfig, GroupSetup, State as Stored};
 use concord_core::machine::Deadline;
@@ -14,13 +14,13 @@ use super::plan::Plan;
 use super::shipped::addr_of;
 use crate::clock::Clock;
 
-/// Where the controller listens.
+/// The address of the controller.
 pub(super) const CONTROLLER: Addr = Addr { ip: 40, port: 1 };
-/// Most packets that go round at a time.
+/// The maximum number of packets that are recirculated at a time.
 const ROUND_MAX: usize = 128;
-/// How long after its deadline a key may be there at rest, in ns.
+/// The maximum time that a key may exist after its deadline at rest, in ns.
 const OVERDUE_NS: u64 = 50_000_000;
-/// The rack's number.
+/// The number of the rack.
 const RACK: u64 = 0x7ac4;
 
 /// Packets that a machine sends.
@@ -30,46 +30,46 @@ pub(super) type Sent = Vec<(Addr, Vec<u8>)>;
 pub(super) struct Switch {
     pub(super) agent: Option<Agent>,
     pub(super) incarnation: u64,
-    /// No two clocks show the same, or run equally fast.
+    /// The switch's clock. All clocks have different readings, and may run at different rates.
     pub(super) clock: Clock,
     pub(super) paused_until: u64,
-    /// When it is woken next; `u64::MAX`: not at all.
+    /// The time at which it is woken next, in ns; `u64::MAX` if never.
     pub(super) wake_at: u64,
 }
 
 impl Switch {
-    /// Its own time.
+    /// The reading of its clock.
     pub(super) fn now(&self, at_ns: u64) -> Now {
         self.clock.at(at_ns)
     }
 
-    /// When it is to be woken, by the rack's time.
+    /// The virtual time at which it is to be woken, in ns.
     pub(super) fn deadline(&self) -> u64 {
         let deadline = self.agent.as_ref().map_or(Deadline::NONE, concord_core::Machine::deadline);
         if deadline.at == Instant::NEVER { u64::MAX } else { self.clock.when(deadline.at) }
     }
 
-    /// Its program.
+    /// The switch program.
     pub(super) fn chain(&self) -> Option<&NetCraq> {
         self.agent.as_ref()?.program().chain()
     }
 }
 
-/// The controller, and its disk.
+/// The controller and its disk.
 pub(super) struct Controlling {
     pub(super) controller: Option<Controller>,
     pub(super) stored: Option<Stored>,
-    /// What was to be stored last.
+    /// The state that the controller last asked to store.
     pub(super) proposed: Option<Stored>,
     pub(super) wake_at: u64,
-    /// How often it has begun.
+    /// The number of its starts.
     pub(super) run: u64,
 }
 
-/// A switch that knows nobody but its controller.
+/// A switch that knows only its controller.
 ///
 /// # Errors
-/// If there can be no such store.
+/// The store is not possible: the reason.
 pub(super) fn agent(plan: &Plan, index: usize, incarnation: u64) -> Result<Agent, String> {
     let told = AgentConfig::new(Incarnation(incarnation), addr_of(index), CONTROLLER);
     let seat = ChainSeat {
@@ -87,7 +87,7 @@ pub(super) fn agent(plan: &Plan, index: usize, incarnation: u64) -> Result<Agent
     Agent::new(told).map_err(|error| error.to_string())
 }
 
-/// A controller that goes on from what is stored.
+/// A controller that continues from the stored state.
 pub(super) fn controller(plan: &Plan, stored: Option<&Stored>) -> Controller {
     let switches: Vec<u16> = (0..plan.members + plan.spares).map(node_of).collect();
     let chain = Chain { length: plan.members, failure_ns: plan.failure_ns, ..Chain::new(switches) };
@@ -98,20 +98,20 @@ pub(super) fn controller(plan: &Plan, stored: Option<&Stored>) -> Controller {
     Controller::new(told, stored.cloned())
 }
 
-/// A switch's number in the chain.
+/// The node number of a switch.
 pub(super) fn node_of(index: usize) -> u16 {
     1 + index as u16
 }
 
-/// What a member of the configuration in force holds.
+/// The content of a member of the configuration in force.
 struct Held<'a> {
     node: u16,
     program: &'a NetCraq,
     is_open: bool,
 }
 
-/// The members of a configuration that run, the head first, and whether the last of them is the
-/// tail. What has started again is none.
+/// The members of a configuration that are running, the head first, and whether the last of them is
+/// the tail. A switch that has restarted is no member.
 fn running<'a>(switches: &'a [Switch], config: &Config) -> (Vec<Held<'a>>, bool) {
     let of = |member: &Member| {
         let switch = switches.get(usize::from(member.node) - 1)?;
@@ -125,8 +125,9 @@ fn running<'a>(switches: &'a [Switch], config: &Config) -> (Vec<Held<'a>>, bool)
     (all.into_iter().flatten().collect(), has_tail)
 }
 
-/// No member has one name in two cells. Versions never rise along the chain; clean means that the
-/// tail has it; members that have one version have the same.
+/// Checks that no member has one name in two cells; that versions never increase along the chain;
+/// that the tail has every clean version; and that members with the same version of a cell have the
+/// same content. Returns a violation otherwise.
 pub(super) fn wrong(switches: &[Switch], cells: u32, config: &Config) -> Option<String> {
     let (members, has_tail) = running(switches, config);
     let tail = members.last()?;
@@ -145,7 +146,7 @@ pub(super) fn wrong(switches: &[Switch], cells: u32, config: &Config) -> Option<
             let seen = member.program.peek(cell);
             let (state, node) = (seen.0, member.node);
             let is_ahead = !state.is_dirty() && state.version() > committed.version();
-            // Before an epoch is open its tail may lack what is committed.
+            // Before an epoch is open, its tail may lack committed writes.
             if is_ahead && has_tail && tail.is_open {
                 return Some(format!(
                     "cell {cell}: member {node} takes {state:?} as clean, the tail has {committed:?}"
@@ -164,8 +165,8 @@ pub(super) fn wrong(switches: &[Switch], cells: u32, config: &Config) -> Option<
     None
 }
 
-/// At rest as many switches are members as can be, the epoch is open at all of them, and all keys
-/// are clean, and the same everywhere.
+/// Checks that at rest as many switches as possible are members, the epoch is open at all of them,
+/// and all keys are clean and equal everywhere.
 pub(super) fn at_rest(
     switches: &[Switch],
     plan: &Plan,

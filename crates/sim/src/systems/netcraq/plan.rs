@@ -1,4 +1,4 @@
-//! A chain of switches, its clients, and what goes wrong: drawn from one seed.
+//! A chain of switches, its clients, and faults, drawn from one seed.
 
 use concord_core::{Guards, MS, Rng, SEC, US};
 use concord_switch::ChainLayout;
@@ -6,26 +6,28 @@ use concord_switch::netcraq::VALUE_BYTES;
 
 use crate::clock::Clock;
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A switch stops for so long, in ns, and goes on: its packets wait.
+    /// A switch pauses for this time, in ns; its packets wait.
     Pause(usize, u64),
-    /// A switch ends, and comes back after so long, in ns, as another incarnation that holds
-    /// nothing; `None`: never. Not if it is the last one that has all that was committed.
+    /// A switch ends, and returns after this time, in ns, as another incarnation without content;
+    /// `None`: it never returns. Skipped if it is the last switch with everything that was
+    /// committed.
     Crash(usize, Option<u64>),
-    /// No packet passes there for so long, in ns.
+    /// No packet passes between these nodes for this time, in ns.
     Cut(Cut, u64),
-    /// The controller ends, and goes on from its state after so long, in ns.
+    /// The controller ends, and continues from its stored state after this time, in ns.
     Controller(u64),
 }
 
-/// Between whom no packet passes.
+/// The nodes between which no packet passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// A switch and the controller.
     Controller(usize),
-    /// A switch, and all other switches and the controller: clients reach it alone.
+    /// A switch on the one side, all other switches and the controller on the other; clients still
+    /// reach it.
     AllButClients(usize),
     /// Two switches.
     Pair(usize, usize),
@@ -41,74 +43,74 @@ impl Cut {
     }
 }
 
-/// What is run.
+/// The parameters of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// For everything that is drawn on the way.
+    /// The seed of everything that is drawn during the run.
     pub seed: u64,
-    /// How many switches the chain has.
+    /// The number of switches in the chain.
     pub members: usize,
-    /// How many more there are.
+    /// The number of spare switches.
     pub spares: usize,
-    /// Their store.
+    /// The layout of the switches' store.
     pub layout: ChainLayout,
-    /// How long a lease is, in ns.
+    /// The duration of a lease, in ns.
     pub lease_ns: u64,
-    /// A switch that is silent for so long is removed, in ns.
+    /// The time of silence after which a switch is removed, in ns.
     pub failure_ns: u64,
-    /// Time from one of its signs of life to the next, in ns.
+    /// The interval of keepalives, in ns.
     pub alive_ns: u64,
-    /// How long the controller's disk takes, in ns.
+    /// The time that the controller's disk takes, in ns.
     pub persist_ns: u64,
-    /// Clients, each with a session.
+    /// The number of clients, each with a session.
     pub clients: usize,
-    /// Keys: more than there are cells, so that some share one.
+    /// The number of keys: more than there are cells, so that some share one.
     pub keys: u32,
-    /// Calls of each client.
+    /// The number of calls of each client.
     pub calls: u32,
-    /// Longest pause of a client between two calls, in ns.
+    /// The maximum pause of a client between two calls, in ns.
     pub think_ns: u64,
-    /// Reads of a hundred calls.
+    /// The share of reads among the calls, in percent.
     pub reads_percent: u64,
-    /// Writes of a hundred that have to do with times to live.
+    /// The share of writes that set or change times to live, in percent.
     pub ttls_percent: u64,
-    /// Longest time to live, in ms.
+    /// The maximum time to live, in ms.
     pub ttl_ms_max: u64,
-    /// Calls of a hundred that take a lock for a time, or release it.
+    /// The share of calls that take a lock for a time, or release it, in percent.
     pub locks_percent: u64,
-    /// How much faster or slower than a client's a switch's clock runs at most, of a million.
+    /// The maximum difference of rate between a switch's clock and a client's, per million.
     pub drift_ppm: u64,
-    /// Shortest and longest way of a packet, in ns.
+    /// The minimum and maximum latency of a packet, in ns.
     pub latency_ns: (u64, u64),
-    /// How long a packet goes round until its second pass, in ns.
+    /// The time of a packet's recirculation, in ns.
     pub round_ns: u64,
-    /// Packets lost, of a million.
+    /// Packets lost, per million.
     pub loss_ppm: u64,
-    /// Packets that come twice, of a million.
+    /// Packets duplicated, per million.
     pub duplicate_ppm: u64,
-    /// Packets that come up to `late_ns` late, of a million.
+    /// Packets delayed by up to `late_ns`, per million.
     pub late_ppm: u64,
-    /// How late packets come, at most, in ns.
+    /// The maximum delay of these packets, in ns.
     pub late_ns: u64,
-    /// A client asks again after so long, in ns, the next time after twice as long.
+    /// The time after which a client repeats a request, in ns; it doubles each time.
     pub patience_ns: u64,
-    /// After so many attempts it gives up: what became of its call is unknown.
+    /// The number of attempts after which it gives up: the outcome of its call is then unknown.
     pub attempts: u32,
-    /// What goes wrong, and when.
+    /// The faults, and their times in ns.
     pub faults: Vec<(u64, Fault)>,
-    /// Whether invariants are looked at after each event.
+    /// Whether invariants are checked after each event.
     pub invariants: bool,
-    /// Which guards are on.
+    /// The guards that are on.
     pub guards: Guards,
 }
 
-/// What the seed of the clocks' draw is other than that of the rest.
+/// Combined with the plan's seed by XOR for the draw of clocks.
 const DRIFT: u64 = 0xd21f_7a1e;
-/// Two clocks of a chain may differ in speed by 2%.
+/// The maximum drift, per million: two clocks of a chain differ in rate by at most 2%.
 const DRIFT_PPM_MAX: u64 = 10_000;
 
 impl Plan {
-    /// What a seed draws.
+    /// Draws a plan from a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Plan {
         let mut rng = Rng::new(seed);
@@ -163,14 +165,14 @@ impl Plan {
         Plan { ttls_percent, ttl_ms_max, locks_percent, drift_ppm, ..plan }
     }
 
-    /// A switch's clock, which showed `offset_ns` at the start.
+    /// A switch's clock, with the reading `offset_ns` at the start.
     pub(super) fn clock(&self, offset_ns: u64) -> Clock {
         let drawn = Rng::new(self.seed ^ DRIFT ^ offset_ns).below(2 * self.drift_ppm + 1);
         Clock::new(offset_ns, drawn as i64 - self.drift_ppm as i64)
     }
 
-    /// How much earlier than a client counts a key may end, in ns: the clocks of the chain may run
-    /// faster.
+    /// How much earlier than a client expects a key may end, in ns, since the clocks of the chain
+    /// may run faster.
     pub(super) fn early_ns(&self) -> u64 {
         2 * self.drift_ppm * self.ttl_ms_max
     }

@@ -1,4 +1,4 @@
-//! Chains of switches that run Algorithm 1 as the paper prints it: their holes are tests.
+//! Chains of switches that run Algorithm 1 as the paper prints it, whose flaws tests show.
 
 use std::hash::Hash as _;
 
@@ -8,16 +8,16 @@ use rustc_hash::FxHasher;
 
 use super::explore::{Answer, Call, Chain, Flight};
 
-/// The paper's packet says nothing of who asks: UDP's ports do.
+/// A packet with its sender. The paper's header does not name the sender: UDP's ports do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Packet {
     /// The header.
     pub header: Printed,
-    /// Who called, and which of its calls it is.
+    /// The client, and the number of its call.
     pub caller: (usize, usize),
 }
 
-/// What a client does to the one key.
+/// An operation on the single key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Does {
     /// Reads.
@@ -26,7 +26,7 @@ pub enum Does {
     Write(u8),
 }
 
-/// A chain of switches. The tail's writes are in order what is committed.
+/// A chain of switches. The tail's writes, in order, are the committed ones.
 #[derive(Clone, Debug)]
 pub struct PrintedChain {
     switches: Vec<PrintedSwitch>,
@@ -35,7 +35,7 @@ pub struct PrintedChain {
 }
 
 impl PrintedChain {
-    /// A chain of so many switches.
+    /// A chain of this number of switches.
     #[must_use]
     pub fn new(form: PrintedForm, switches: usize) -> PrintedChain {
         let role = |index| match index {
@@ -50,7 +50,7 @@ impl PrintedChain {
         }
     }
 
-    /// Its switches, for tests that lead it by hand.
+    /// The switches, for tests that drive the chain by hand.
     pub fn switches(&mut self) -> &mut [PrintedSwitch] {
         &mut self.switches
     }
@@ -59,7 +59,7 @@ impl PrintedChain {
         self.switches.len() - 1
     }
 
-    /// How many writes are committed with a value; `None` if this one is not.
+    /// The number of writes that are committed with a value; `None` if the value is not committed.
     fn rank(&self, value: u8) -> Option<u64> {
         if value == 0 {
             return Some(0);
@@ -68,7 +68,7 @@ impl PrintedChain {
     }
 }
 
-/// The value's first byte says which it is.
+/// The value of a write, whose first byte identifies it.
 fn value_of(number: u8) -> [u8; 16] {
     let mut value = [0; 16];
     value[0] = number;

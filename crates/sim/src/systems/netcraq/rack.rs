@@ -1,6 +1,6 @@
-//! Runs a [`Plan`]: switches and a controller as they ship, clients that ask again, a network that
-//! loses, doubles and reorders. What clients saw has to be linearizable; invariants are looked at
-//! after each event.
+//! A run of a [`Plan`]: switches and a controller as they ship, clients that repeat requests, and a
+//! network that loses, duplicates and reorders packets. The history of the clients must be
+//! linearizable; invariants are checked after each event.
 
 use std::hash::{Hash, Hasher};
 
@@ -22,93 +22,94 @@ use super::plan::{Cut, Fault, Plan};
 use super::shipped::{addr_of, client_at, client_of, member_at};
 use crate::engine::{EventQueue, NS, Time};
 
-/// How long everything may take to come to rest once the last call and fault is over, in ns.
+/// The maximum time until the rack comes to rest after the last call and fault, in ns.
 const REST_NS: u64 = 3 * SEC;
-/// Longest run of calls, in ns.
+/// The maximum duration of the calls, in ns.
 const CALLS_NS: u64 = 120 * SEC;
-/// Most events of a run.
+/// The maximum number of events in a run.
 const EVENTS_MAX: u64 = 5_000_000;
-/// Time from one look to the next whether it has come to rest, in ns.
+/// The interval at which the rack is checked for rest, in ns.
 const LOOK_NS: u64 = 20 * MS;
 
 concord_core::counters! {
-    /// What happened in a run.
+    /// Counts of what happened in a run.
     pub struct Totals {
         /// Calls that were answered.
         answered,
         /// Calls whose outcome is unknown.
         unknown,
-        /// Answers of clean versions by members, the tail among them.
+        /// Reads that members answered by themselves, with a clean version; the tail included.
         reads_clean,
-        /// Reads that went to the tail.
+        /// Reads forwarded to the tail.
         reads_to_tail,
-        /// Writes that the head numbered.
+        /// Writes that the head gave a version.
         writes,
-        /// Writes that found another one under way.
+        /// Writes that found another write of their cell in progress.
         busy,
-        /// Writes that came again.
+        /// Repeated writes, which were answered with their outcome.
         repeated,
-        /// Versions that were sent again.
+        /// Versions sent again.
         resent,
-        /// Keys that ended at their deadlines.
+        /// Keys deleted at their deadlines.
         expired,
-        /// Times that a client held the lock.
+        /// Times that a client acquired the lock.
         held,
-        /// Packets that found a switch without a lease.
+        /// Packets dropped because a switch had no lease.
         no_lease,
-        /// Cells and sessions that were copied.
+        /// Cells and sessions copied.
         copied,
-        /// Members that were taken out.
+        /// Members removed.
         taken_out,
         /// Switches that joined, and became members.
         joined,
-        /// Requests that found another name in their cell, or none.
+        /// Requests that found another name, or none, in their cell.
         taken,
-        /// Events.
+        /// Events of the simulation.
         events,
     }
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Ran {
-    /// What went wrong first.
+    /// The first violation, if there was one.
     pub violation: Option<String>,
-    /// The same for the same plan.
+    /// The hash of all events: equal plans give equal digests.
     pub digest: u64,
-    /// What happened.
+    /// The counts of the run.
     pub totals: Totals,
-    /// The times without an acknowledged write that were 5 ms or longer: since when, and for how
-    /// long, in ns. Without an answer no client writes on, so that with few clients it is longer
-    /// than the chain stood still.
+    /// The periods without an acknowledged write of at least 5 ms: begin and duration, in ns. A
+    /// client without an answer does not write on, so that with few clients a period is longer than
+    /// the chain stood still.
     pub pauses: Vec<(u64, u64)>,
-    /// How long each switch that started again took to be a member of an open epoch, in ns.
+    /// For each switch that restarted, the time until it was a member of an open epoch, in ns.
     pub returns_ns: Vec<u64>,
 }
 
-/// Shorter pauses of writes are not noted, in ns.
+/// The minimum period without acknowledged writes that is noted, in ns.
 pub const PAUSE_NS: u64 = 5 * MS;
 
-/// A client, as it ships, and its calls so far.
+/// A client as it ships, and its calls so far.
 struct Client {
     coord: Coord,
     calls: u32,
-    /// The call that is under way, and since when.
+    /// The pending call, and the time of its begin, in ns.
     pending: Option<(Words, CoordCall, u64)>,
-    /// When it is woken next; `u64::MAX`: not at all.
+    /// The time at which it is woken next, in ns; `u64::MAX` if never.
     wake_at: u64,
-    /// The value by which it takes the lock, or has taken it, and until when it holds that.
+    /// The value with which it takes the lock, and the time until which it holds the lock, in ns.
     own: Vec<u8>,
     holds_until: u64,
 }
 
 enum Event {
-    /// What was sent to a switch that has started again meanwhile comes to the new one.
+    /// A packet arrives. One that was sent to a switch which has restarted since arrives at the new
+    /// incarnation.
     Packet(usize, Addr, Vec<u8>),
     Wake(usize),
     ToController(Addr, Vec<u8>),
     WakeController,
-    /// A run of the controller has its state on disk.
+    /// A state of this start of the controller is on disk.
     Stored(u64, Persist<concord_control::State>),
     Answer(usize, Vec<u8>),
     Next(usize),
@@ -126,25 +127,26 @@ struct Rack<'a> {
     switches: Vec<Switch>,
     controlling: Controlling,
     cuts: Vec<(Cut, u64)>,
-    /// When the last fault is over.
+    /// The time when the last fault is over, in ns.
     quiet_at: u64,
-    /// Until when each switch may be taken for silent, since it stood still or was cut off.
+    /// For each switch, the time until which it may be taken for silent after a pause or a cut, in
+    /// ns.
     silent_until: Vec<u64>,
-    /// When the controller heard of each switch last.
+    /// For each switch, the time when the controller last heard of it, in ns.
     heard_at: Vec<u64>,
-    /// Until when a switch that has ended may be taken for one that is there.
+    /// The time until which a switch that has ended may be taken for a live one, in ns.
     crash_known_at: u64,
-    /// When the controller is back.
+    /// The time when the controller is back, in ns.
     controller_back_at: u64,
     clients: Vec<Client>,
     history: Vec<Operation>,
     digest: FxHasher,
     totals: Totals,
     violation: Option<String>,
-    /// When a write was acknowledged last.
+    /// The time when the last write was acknowledged, in ns.
     written_at: u64,
     pauses: Vec<(u64, u64)>,
-    /// When each switch started again, until it is a member of an open epoch.
+    /// For each switch, the time of its restart, until it is a member of an open epoch.
     returned_at: Vec<Option<u64>>,
     returns_ns: Vec<u64>,
 }
@@ -159,7 +161,7 @@ pub fn run(plan: &Plan) -> Ran {
             return Ran { violation: Some(why), digest: 0, totals, pauses, returns_ns };
         }
     };
-    // Once the calls are over it comes to rest, sooner or later.
+    // Once the calls are over, the rack comes to rest sooner or later.
     let (mut end_ns, mut look_at, mut is_over) = (CALLS_NS, 0, false);
     while rack.violation.is_none() && rack.queue.taken() < EVENTS_MAX {
         let Some((at, event)) = rack.queue.next_until(Time(end_ns * NS)) else { break };
@@ -182,7 +184,7 @@ pub fn run(plan: &Plan) -> Ran {
     rack.ends()
 }
 
-/// A client, to whom the switches are in an order of its own.
+/// A client, which knows the switches in an order of its own.
 fn client(plan: &Plan, index: usize, rng: &mut Rng) -> Client {
     let switches: Vec<Addr> = (0..plan.members + plan.spares).map(addr_of).collect();
     let config = CoordConfig {
@@ -291,7 +293,7 @@ impl<'a> Rack<'a> {
             Event::Answer(client, bytes) => self.answered(client, &bytes),
             Event::Next(client) => self.call(client),
             Event::WakeClient(client) => {
-                // Another one took its place.
+                // A later wake-up has replaced this one.
                 if self.now < self.clients[client].wake_at {
                     return;
                 }
@@ -323,7 +325,7 @@ impl<'a> Rack<'a> {
 
     fn tick(&mut self, switch: usize) {
         let own = &mut self.switches[switch];
-        // Another one took its place.
+        // A later wake-up has replaced this one.
         if self.now < own.wake_at {
             return;
         }
@@ -356,7 +358,7 @@ impl<'a> Rack<'a> {
         Now { instant: Instant(self.now), unix_ms: self.now / MS }
     }
 
-    /// After an event of the controller.
+    /// Handles the controller's outputs after an event.
     fn controlled(&mut self, sent: Sent) {
         self.sends(CONTROLLER, sent);
         let run = self.controlling.run;
@@ -380,7 +382,7 @@ impl<'a> Rack<'a> {
     }
 
     fn stored(&mut self, run: u64, Persist { number, what }: Persist<concord_control::State>) {
-        // A controller that has ended meanwhile has not written it.
+        // A controller that has ended since has not stored it.
         if run != self.controlling.run {
             return;
         }
@@ -399,7 +401,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// Whether no packet passes between the two.
+    /// Whether packets between the two nodes are lost.
     fn is_cut(&self, one: Addr, other: Addr) -> bool {
         let is = |addr: Addr, switch: usize| member_at(addr) == Some(switch);
         let is_between = |own: usize, is_other: &dyn Fn(Addr) -> bool| {
@@ -462,7 +464,7 @@ impl<'a> Rack<'a> {
                 self.controlling.controller = None;
                 ends_at = self.now + ns;
                 self.controller_back_at = ends_at;
-                // What it would have noticed by then it notices later.
+                // Everything that the controller would have noticed by then, it notices later.
                 let (now, known_at) = (self.now, self.known_at(ends_at));
                 let all = self.silent_until.iter_mut().chain([&mut self.crash_known_at]);
                 all.filter(|at| **at > now).for_each(|at| *at = known_at.max(*at));
@@ -473,16 +475,17 @@ impl<'a> Rack<'a> {
         self.quiet_at = self.quiet_at.max(ends_at);
     }
 
-    /// When everybody knows that a switch is silent from a time on, or is not any more.
+    /// The time by which all nodes know that a switch is silent from `from` on, or is silent no
+    /// more, in ns.
     fn known_at(&self, from: u64) -> u64 {
         let plan = self.plan;
         from.max(self.controller_back_at) + plan.failure_ns + 3 * plan.alive_ns + plan.late_ns
     }
 
-    /// Whether somebody is left who has all that was committed, and whom nobody takes for silent:
-    /// what is lost with the last one is nobody's fault. Nor does a chain begin without those that
-    /// found it: while it is founded only one of several ends, and comes back. (The only one may
-    /// have a place already, and nobody can know that it has done nothing with it.)
+    /// Whether a switch may end: another switch with everything that was committed is left, and
+    /// cannot be taken for silent; the loss of the last one would lose data. Nor does a chain begin
+    /// without its founders: while it is founded, only one of several switches ends, and returns.
+    /// (The only one may have a place already, and nobody could know that it has not used it.)
     fn may_crash(&self, switch: usize, returns: bool) -> bool {
         let runs = |own: &Switch| own.agent.is_some();
         if !self.switches.get(switch).is_some_and(runs) {
@@ -495,8 +498,9 @@ impl<'a> Rack<'a> {
         returns && has_others && self.is_left_without(&[switch])
     }
 
-    /// Switches fall silent. While another one that has ended may be taken for one that is there,
-    /// the last one that has all that was committed may not: it would lose its place to that one.
+    /// Notes that switches fall silent, if they may. While another switch that has ended may be
+    /// taken for a live one, the last switch with everything that was committed may not fall
+    /// silent: it would lose its place to that one.
     fn may_be_silent(&mut self, silent: &[usize], ns: u64) -> bool {
         if silent.iter().any(|switch| *switch >= self.switches.len()) {
             return false;
@@ -522,7 +526,7 @@ impl<'a> Rack<'a> {
             let node = node_of(index);
             let mut members = group.config.members.iter();
             let is_same = members.any(|m| m.node == node && m.incarnation == other.incarnation);
-            // Whose heartbeats were lost until now may lose its place yet.
+            // A switch whose keepalives were lost until now may still lose its place.
             let heard_ns = self.now - self.heard_at[index];
             let is_heard =
                 self.now >= self.silent_until[index] && heard_ns <= self.plan.failure_ns / 2;
@@ -539,7 +543,7 @@ impl<'a> Rack<'a> {
         let own = &mut self.switches[switch];
         own.incarnation += 1;
         self.returned_at[switch] = Some(self.now);
-        // It may be another host's clock.
+        // It may be on another host, with another clock.
         own.clock = self.plan.clock(self.rng.below(10 * SEC));
         (own.paused_until, own.wake_at) = (0, u64::MAX);
         match agent(self.plan, switch, own.incarnation) {
@@ -566,7 +570,7 @@ impl<'a> Rack<'a> {
         let packet = call.packet;
         self.clients[client].pending = Some((cmd, call, self.now));
         let now = self.wall();
-        // Clients go from one to the other, and see what is older.
+        // Clients go from one switch to another, and so would notice older content.
         let first = self.rng.below(self.switches.len() as u64) as usize;
         let mut refused = None;
         self.client(client, |coord, sent| {
@@ -578,14 +582,14 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// What a client calls: of the lock what it has to, or anything.
+    /// Draws a client's next call; if it holds the lock, it may have to release that.
     fn draw(&mut self, client: usize) -> Words {
         let (plan, own) = (self.plan, &mut self.clients[client]);
         if plan.locks_percent == 0 || self.rng.below(100) >= plan.locks_percent {
             return draw(&mut self.rng, plan, (client, own.calls));
         }
         if self.now < own.holds_until {
-            // From now on it may be another's.
+            // From now on another client may take it.
             own.holds_until = 0;
             return unlock(&own.own);
         }
@@ -593,7 +597,7 @@ impl<'a> Rack<'a> {
         lock(&mut self.rng, plan, &own.own)
     }
 
-    /// A client has the lock, until then: nobody else does.
+    /// Notes that a client has the lock, and checks that no other client does.
     fn takes_lock(&mut self, client: usize) {
         // As `concord coord lock`, whose keys live 2% longer than their holders hold them.
         let until = self.clients[client].coord.holds_until().0;
@@ -610,7 +614,7 @@ impl<'a> Rack<'a> {
         self.clients[client].holds_until = until;
     }
 
-    /// A client does something, and what comes of it.
+    /// Lets a client act, and handles its outputs.
     fn client(&mut self, client: usize, does: impl FnOnce(&mut Coord, &mut Sent)) {
         let own = &mut self.clients[client];
         let mut sent = Sent::new();
@@ -729,7 +733,7 @@ impl<'a> Rack<'a> {
             let rest = self.at_rest().unwrap_or_default();
             self.violation = Some(format!("the clients are not done; {rest}"));
         }
-        // Calls that are over, and one that may be under way.
+        // Calls that are over, and one that may be pending.
         for client in 0..self.clients.len() {
             if let Some((cmd, _, call_ns)) = self.clients[client].pending.take() {
                 self.record(client, cmd, call_ns, None);
@@ -746,7 +750,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// What the clients saw.
+    /// Checks that the clients' history is linearizable; returns the violation if it is not.
     fn judged(&self) -> Option<String> {
         let options = Options {
             time_max: None,

@@ -1,5 +1,5 @@
-//! Chains of the switch program that ships, for the explorer and the rack: what leaves a pass, and
-//! what each version of a key has to be.
+//! Chains of the switch program that ships, for the explorer and the rack: the packets that leave a
+//! pass, and the content that each version of a key must have.
 
 use std::hash::Hash as _;
 
@@ -16,30 +16,30 @@ use rustc_hash::FxHasher;
 
 use super::explore::{Answer, Call, Chain, Flight};
 
-/// The switches' network.
+/// The network of the switches, as part of their addresses.
 const SWITCHES: u32 = 10;
-/// The clients'.
+/// The network of the clients, as part of their addresses.
 const CLIENTS: u32 = 20;
 
-/// A member's address.
+/// The address of a member.
 #[must_use]
 pub fn addr_of(member: usize) -> Addr {
     Addr { ip: SWITCHES, port: 1 + member as u16 }
 }
 
-/// A client's.
+/// The address of a client.
 #[must_use]
 pub fn client_of(client: usize) -> Addr {
     Addr { ip: CLIENTS, port: 1 + client as u16 }
 }
 
-/// The member at an address.
+/// The member with an address.
 #[must_use]
 pub fn member_at(addr: Addr) -> Option<usize> {
     (addr.ip == SWITCHES && addr.port > 0).then(|| usize::from(addr.port - 1))
 }
 
-/// The client at an address.
+/// The client with an address.
 #[must_use]
 pub fn client_at(addr: Addr) -> Option<usize> {
     (addr.ip == CLIENTS && addr.port > 0).then(|| usize::from(addr.port - 1))
@@ -48,14 +48,14 @@ pub fn client_at(addr: Addr) -> Option<usize> {
 /// A switch of a chain, without a configuration.
 ///
 /// # Errors
-/// If there can be no such store.
+/// The store is not possible: the reason.
 pub fn switch(member: usize, layout: ChainLayout, guards: Guards) -> Result<NetCraq, LoadError> {
     let mut told = AgentConfig::new(Incarnation(1), addr_of(member), Addr::default());
     (told.sections.chain, told.guards) = (layout, guards);
     NetCraq::load(&told.settings())
 }
 
-/// A chain of these members, the head first.
+/// The configuration of a chain of these members, the head first.
 #[must_use]
 pub fn config(epoch: u32, members: &[usize]) -> Config {
     let member =
@@ -74,16 +74,16 @@ pub fn config(epoch: u32, members: &[usize]) -> Config {
     }
 }
 
-/// What a pass gives: packets that leave, and one that comes round.
+/// The result of a pass: the packets that leave, and a recirculated one.
 #[derive(Debug, Default)]
 pub struct Passed {
-    /// Where to, and what.
+    /// The packets that leave, with their destinations.
     pub sent: Vec<(Addr, Vec<u8>)>,
-    /// What the next pass finds, and the packet.
+    /// The recirculated packet, with the metadata for its next pass.
     pub round: Option<(Metadata, Vec<u8>)>,
 }
 
-/// One pass of one packet.
+/// Runs one pass of a packet.
 pub fn pass(
     program: &mut NetCraq,
     now: Instant,
@@ -122,27 +122,27 @@ pub fn pass(
     passed
 }
 
-/// What a client does to a key.
+/// An operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Does {
-    /// Reads it.
+    /// Reads the key.
     Read,
-    /// Sets it to this number.
+    /// Sets the key to this number.
     Set(u8),
-    /// Sets it if there is no such key.
+    /// Sets the key if it does not exist.
     SetAbsent(u8),
-    /// Sets it to the second if it is the first.
+    /// Sets the key to the second number if it has the first.
     Swap(u8, u8),
     /// Adds 1.
     Incr,
-    /// Deletes it.
+    /// Deletes the key.
     Del,
 }
 
-/// A key with what it holds; `None`: there is no such key.
+/// A key with its number; `None` if the key does not exist.
 type Content = Option<(Name, u64)>;
 
-/// What becomes of a key by a call: the new content, or why there is none.
+/// The content of a key after a call, or the outcome if the call does not change it.
 fn model(name: Name, does: Does, was: Content) -> Result<Content, Outcome> {
     let own = was.filter(|(other, _)| *other == name).map(|(_, number)| number);
     if was.is_some() && own.is_none() {
@@ -167,14 +167,15 @@ pub struct ShippedChain {
     members: Vec<Option<NetCraq>>,
     epoch: u32,
     layout: ChainLayout,
-    /// Of each client, the key that it calls, and what it calls.
+    /// For each client, the key that it calls, and its operations.
     calls: Vec<(Name, Vec<Does>)>,
-    /// What each version is, as the head has numbered them, from 1 on, and whose call it is.
+    /// The content of each version, as the head has numbered them, from 1 on, and the call that
+    /// wrote it.
     versions: Vec<(Stamp, Content)>,
 }
 
 impl ShippedChain {
-    /// A chain of so many switches. Each client calls one key.
+    /// A chain of this number of switches. Each client calls one key.
     ///
     /// # Panics
     /// If there can be no such chain.
@@ -215,7 +216,7 @@ impl ShippedChain {
         self.live().last().map_or(State(0), |tail| self.state(*tail))
     }
 
-    /// What a version has to be; version 0 is an empty cell.
+    /// The content that a version must have; version 0 is an empty cell.
     fn content(&self, version: u64) -> Content {
         version.checked_sub(1).and_then(|at| self.versions.get(at as usize)).and_then(|v| v.1)
     }
@@ -225,7 +226,7 @@ impl ShippedChain {
         Some((*name, *calls.get(stamp.request() as usize - 1)?))
     }
 
-    /// The head may have numbered a write of `stamp`.
+    /// Notes the version of a write with this `stamp`, if the head has numbered it.
     fn numbered(&mut self, stamp: Stamp) -> Result<(), String> {
         let version = self.head().version();
         if version as usize <= self.versions.len() {
@@ -244,7 +245,7 @@ impl ShippedChain {
         Ok(())
     }
 
-    /// What an answer shows.
+    /// The answer in a packet, with its rank.
     fn answer(&self, from: usize, packet: &Repr) -> Result<Answer, String> {
         let (client, request) =
             (client_at(packet.client).ok_or("an answer for nobody")?, packet.stamp);
@@ -300,7 +301,7 @@ impl ShippedChain {
     }
 }
 
-/// A packet on its way, or that comes round.
+/// A packet in flight, or recirculated.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Packet {
     bytes: Vec<u8>,
@@ -364,14 +365,14 @@ impl Chain for ShippedChain {
 
     fn comes(&mut self, at: usize, packet: Packet) -> Result<Vec<Flight<Packet>>, String> {
         let live = self.live();
-        // Clients ask another member if theirs is gone.
+        // Clients ask another member if theirs was removed.
         let is_call = packet.round.is_none()
             && Repr::parse(&packet.bytes).is_ok_and(|packet| packet.from.0 == 0);
         let at = if is_call && !live.contains(&at) { live[0] } else { at };
         let Packet { mut bytes, round } = packet;
         let stamp = Repr::parse(&bytes).map(|packet| packet.stamp).unwrap_or_default();
         let Some(program) = &mut self.members[at] else { return Ok(Vec::new()) };
-        // Nobody but its control plane sends in a switch's own name.
+        // Only a switch's control plane sends in the switch's own name.
         let sender = Addr { ip: 30, port: 1 };
         let passed = pass(program, Instant(0), sender, round.map(Metadata), &mut bytes);
         self.numbered(stamp)?;
@@ -420,8 +421,8 @@ impl Chain for ShippedChain {
         Ok(())
     }
 
-    /// Versions never rise along the chain; clean means that the tail has it; each version is what
-    /// it has to be, at every member.
+    /// Checks that versions never increase along the chain, that the tail has every clean version,
+    /// and that each version has its content at every member.
     fn check(&self) -> Result<(), String> {
         let (live, tail) = (self.live(), self.tail());
         for pair in live.windows(2) {

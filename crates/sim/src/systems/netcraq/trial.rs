@@ -1,4 +1,4 @@
-//! A run of NetCRAQ as swarms take it, and plans that do a little less.
+//! Runs of NetCRAQ for swarms, and smaller plans.
 
 use super::plan::Plan;
 use super::rack::{Totals, run};
@@ -6,7 +6,8 @@ use crate::systems::frame::{Smaller, trial};
 
 trial!(Plan, Totals, run, smaller);
 
-/// With half the calls, one client, member or key less, without a fault; without noise.
+/// Plans with half the calls, with one client, member or key less, without a fault, or without
+/// noise.
 fn smaller(plan: &Plan) -> Vec<Plan> {
     Smaller::than(plan)
         .without_each(|p| &mut p.faults)

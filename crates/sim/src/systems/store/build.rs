@@ -1,5 +1,6 @@
-//! The construction of a store's machines, whoever drives them: the swarm's rack, a load, the
-//! explorer, a bag of packets. Each begins with what ships, and says what differs.
+//! The construction of a store's machines for all drivers: the swarm's rack, a load, the explorer,
+//! and a bag of packets. Each driver begins with the shipped configuration, and changes a part of
+//! it.
 
 use concord_client::{Client, ClientConfig};
 use concord_control::{Controller, ControllerConfig, GroupSetup, Recover, State};
@@ -14,14 +15,16 @@ use concord_wire::{GroupId, OfGroup};
 use super::storage::Store;
 use crate::world::{CONTROLLER, REPLICAS, SWITCH, addr};
 
-/// The engine of a replica: memory, at once or as if behind a connection.
+/// The storage engine of a replica: memory, which answers at once, or later as if behind a
+/// connection.
 pub(crate) fn engine(is_remote: bool, memory_bytes_max: u64) -> Shimmed<Store> {
     Shimmed::new(Store::new(is_remote, memory_bytes_max))
         .with_scripts(concord_lua::run)
         .with_functions(concord_lua::load)
 }
 
-/// The replicas among whom clients choose, of so many; none where they do not.
+/// The replicas among which clients choose for reads, out of `replicas`; none if clients do not
+/// choose.
 pub(crate) fn readers(reads: SlowReads, replicas: usize) -> Vec<NodeId> {
     match reads {
         SlowReads::FollowerLease | SlowReads::Quorum => (0..replicas as u16).map(NodeId).collect(),
@@ -29,21 +32,21 @@ pub(crate) fn readers(reads: SlowReads, replicas: usize) -> Vec<NodeId> {
     }
 }
 
-/// What the machines of a rack are told at their start.
+/// The configurations of the machines of a rack at their start.
 #[derive(Clone, Debug)]
 pub(crate) struct Blueprint {
     pub protocol: Protocol,
     pub controller: ControllerConfig,
-    /// Of every replica, but for who it is.
+    /// The configuration of every replica, except for its identity.
     pub replica: ReplicaConfig,
-    /// Of every switch, but for who it is.
+    /// The configuration of every switch, except for its identity.
     pub switch: AgentConfig,
-    /// Of every client process, but for its address.
+    /// The configuration of every client process, except for its address.
     pub client: ClientConfig,
 }
 
 impl Blueprint {
-    /// A rack with so many replicas at the start, as it ships but for the guards.
+    /// A rack with this number of replicas at the start, as shipped except for the guards.
     pub(crate) fn new(
         protocol: Protocol,
         program: Program,
@@ -61,7 +64,8 @@ impl Blueprint {
                 guards,
                 ..ControllerConfig::new(vec![group], addr(CONTROLLER))
             },
-            // Whoever was away is to lack records: those that are kept for it are drawn, or none.
+            // A replica that was away shall lack records; how many are retained for it is drawn, or
+            // none.
             replica: ReplicaConfig {
                 guards,
                 limits: Limits { log_memory_bytes: 0, ..Limits::default() },
@@ -72,12 +76,12 @@ impl Blueprint {
         }
     }
 
-    /// A controller that goes on from what is stored, or makes it anew.
+    /// A controller that continues from a stored state, or makes the state anew.
     pub(crate) fn controller(&self, stored: Option<State>, recover: Option<Recover>) -> Controller {
         Controller::new(ControllerConfig { recover, ..self.controller.clone() }, stored)
     }
 
-    /// A replica, counted from 0.
+    /// A replica, by its place counted from 0.
     pub(crate) fn replica<E: Engine>(
         &self,
         replica: usize,
@@ -100,12 +104,12 @@ impl Blueprint {
         Agent::new(AgentConfig { incarnation, standby, addr: addr(node), ..self.switch })
     }
 
-    /// What a client process at `node` is told.
+    /// The configuration of the client process at `node`.
     pub(crate) fn client_config(&self, node: usize) -> ClientConfig {
         ClientConfig { addr: addr(node), ..self.client.clone() }
     }
 
-    /// A client process at `node`.
+    /// The client process at `node`.
     pub(crate) fn client(&self, node: usize, rng: Rng) -> OfGroup<Client> {
         OfGroup::new(GroupId::FIRST, Client::new(self.client_config(node), rng))
     }

@@ -5,46 +5,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::systems::store::edges::Within;
 
-/// Longest sync, in ns.
+/// The maximum duration of a sync, in ns.
 const SYNC_NS_MAX: Duration = 5_000 * MS;
-/// What is quicker takes no notice of its disk.
+/// The duration of a sync below which limits of time are not extended, in ns.
 const SLOW_NS: Duration = 5 * MS;
-/// An operation, or an election, takes so many syncs one after the other, at most.
+/// The maximum number of successive syncs that an operation, or an election, takes.
 const SYNCS: u64 = 12;
-/// Most bytes between two snapshots.
+/// The maximum number of bytes of log between two snapshots.
 const SNAPSHOT_BYTES_MAX: u64 = 1 << 30;
 
 /// The disks of a rack's replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Disks {
-    /// How long a sync takes about, in ns; 0: nothing is on disk.
+    /// The approximate duration of a sync, in ns; 0: replicas have no disks.
     pub sync_ns: Duration,
-    /// Bytes of log after which a snapshot begins.
+    /// The number of bytes of log after which a snapshot begins.
     pub snapshot_bytes: u64,
-    /// Nothing that is acknowledged waits for the disk, which is synced each second
-    /// (`durability = "interval"`). Then the power of all does not go: what it would take is
-    /// allowed, and the check does not know what that is.
+    /// Whether acknowledgements do not wait for the disk, which is synced every second (`durability
+    /// = "interval"`). Power cuts of all replicas are then left out: they may lose acknowledged
+    /// writes, and the check cannot tell which.
     pub interval: bool,
-    /// With `interval`: every second replica waits for its disk all the same, as while `durability`
-    /// is changed one replica after the other.
+    /// With `interval`: every second replica waits for its disk nevertheless, as while an operator
+    /// changes `durability` one replica after the other.
     pub mixed: bool,
-    /// With `mixed`: the others have no disk at all (`durability = "none"`).
+    /// With `mixed`: the other replicas have no disk at all (`durability = "none"`).
     pub partial: bool,
 }
 
 impl Disks {
-    /// Whether replicas keep their data, all or some of them.
+    /// Whether some replicas, or all of them, keep their data.
     pub(crate) fn is_on(&self) -> bool {
         self.sync_ns > 0
     }
 
-    /// How much longer all may take since syncs are slow.
+    /// The time by which limits are extended because syncs are slow, in ns.
     pub(crate) fn slow_ns(&self) -> Duration {
         if self.sync_ns <= SLOW_NS { 0 } else { SYNCS * self.syncs_ns().1 }
     }
 
-    /// How long a sync takes, at least and at most. Of slow ones each is about as slow.
+    /// The minimum and the maximum duration of a sync, in ns. Slow syncs vary little.
     pub(crate) fn syncs_ns(&self) -> (Duration, Duration) {
         match self.sync_ns {
             quick if quick <= SLOW_NS => (quick / 2, 2 * quick),
@@ -57,7 +57,7 @@ impl Disks {
         self.is_on() && !(self.partial && self.acks_early(replica))
     }
 
-    /// Whether a replica acknowledges before its disk has what it acknowledges.
+    /// Whether a replica acknowledges records before they are on its disk.
     pub(crate) fn acks_early(&self, replica: usize) -> bool {
         self.interval && !(self.mixed && replica % 2 == 1)
     }

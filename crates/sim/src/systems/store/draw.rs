@@ -1,5 +1,6 @@
-//! The draw of a plan from a seed. Swarm style (Groce et al., ISSTA 2012): each seed turns a random
-//! subset of what can go wrong on, so that seeds differ in kind and not only in degree.
+//! The draw of a plan from a seed, in the style of swarm testing (Groce et al., ISSTA 2012): each
+//! seed switches a random subset of the faults on, so that seeds differ in kind and not only in
+//! degree.
 
 use concord_core::{Duration, MS, Rng, SEC, US};
 use concord_protocols::SlowReads;
@@ -13,15 +14,16 @@ use crate::systems::store::gateways::Gateways;
 use crate::systems::store::links::Links;
 use crate::systems::store::plan::{Plan, Service, Timed, any_protocol};
 
-/// Fewest operations of a seed.
+/// The minimum number of operations of a seed.
 const OPERATIONS_MIN: u64 = 500;
-/// Fewest faults of a seed that are surely injected, and of how many kinds.
+/// The minimum number of faults that a seed is sure to inject, and the number of their kinds.
 const FAULTS_MIN: usize = 3;
 const FAULT_KINDS_MIN: usize = 2;
-/// Faults that VR and NOPaxos alone draw: the others lack what a held packet, a rack in two or a
-/// write that some miss could break, and would only be drawn more thinly.
+/// Faults that only quorum protocols draw. The others have no state that a held packet, a
+/// partitioned rack or a write that some replicas miss could break, so that these faults would only
+/// make others rarer.
 const OF_QUORUMS: [&str; 3] = ["hold", "split", "lose-writes"];
-/// Faults of disks, which are drawn apart ([`crate::Disks`]).
+/// Faults of disks, which are drawn separately ([`crate::Disks`]).
 const OF_DISKS: [&str; 10] = [
     "power-cut",
     "power-cut-all",
@@ -34,117 +36,123 @@ const OF_DISKS: [&str; 10] = [
     "full-controller",
     "unreadable",
 ];
-/// The operator's changes of who votes, which are drawn apart: where leaders are elected.
+/// The operator's changes of voters, which are drawn separately for protocols that elect leaders.
 const OF_VOTERS: &str = "change-voter";
-/// Faults of the server behind an engine: where there is one.
+/// Faults of a storage server, drawn only if the engine is one.
 const OF_SERVERS: [&str; 3] = ["hang-engine", "stall-engine", "cut-engine"];
-/// One seed of so many draws sizes that make its run long.
+/// One in this number of seeds draws sizes that make its run long.
 const HEAVY: u64 = 16;
-/// Longest time to live that is drawn, in ms: three days.
+/// The maximum time to live that is drawn, in ms: three days.
 const TTL_MS_DRAWN_MAX: u64 = 3 * 24 * 3_600_000;
-/// Furthest that a wall clock is set in one seed of some, in minutes: ten days.
+/// The maximum change of a wall clock, drawn in a few seeds, in minutes: ten days.
 const JUMP_MINUTES_DRAWN_MAX: u64 = 10 * 24 * 60;
-/// Odd packets of each kind, at most, per million.
+/// The maximum share of invalid packets of each kind, per million.
 const ODD_PPM_MAX: u64 = 10_000;
-/// How late a packet is at most: a minute, in ns.
+/// The maximum delay of a late packet that is drawn, in ns: a minute.
 const LATE_NS_DRAWN_MAX: Duration = 60 * SEC;
-/// Longest key that is drawn, in bytes.
+/// The maximum length of a key that is drawn, in bytes.
 const KEY_BYTES_DRAWN_MAX: u64 = 4_096;
-/// Most elements of a command that are drawn.
+/// The maximum number of elements of a command that is drawn.
 const ELEMENTS_DRAWN_MAX: u64 = 2_000;
-/// Most keys that come due at once that are drawn.
+/// The maximum number of keys that expire at the same time that is drawn.
 const DUE_DRAWN_MAX: u64 = 3_000;
-/// Fewest slots of a switch's stage where they do.
+/// The minimum number of slots of a switch stage in seeds with such keys.
 const DUE_SLOTS_MIN: u32 = 64;
-/// How long the controller is cut off, in times of what it takes for a failure.
+/// The durations for which the controller is cut off, in multiples of the time after which a silent
+/// node is removed.
 const CUT_OFF_TIMES: [u64; 3] = [2, 6, 20];
-/// What busy engines do is drawn apart.
+/// The seed mask for the draw of engines that are busy for long.
 const WORK: u64 = 0xb057_e461;
-/// A fault that short never makes a node look dead.
+/// The duration below which a fault never makes a node look dead, in ns.
 const SHORT_NS: Duration = 150 * MS;
-/// A fault that long is longer than others may take to go on without the node.
+/// The duration of faults that are longer than the others may take to go on without the node, in
+/// ns.
 const LONG_NS: Duration = 5 * SEC;
-/// Whether a replica may hear nothing for that long.
+/// Whether faults of that duration include a replica that receives nothing.
 const DRAWS_DEAF_LONG: bool = true;
 
-/// Numbers that are left where they begin near their end: more than a run takes.
+/// How many numbers are left in seeds whose numbers begin near their end: more than a run uses.
 const NUMBERS_LEFT: u64 = 5_000;
-/// Most bytes of records that are kept for replicas that were away.
+/// The maximum size of the records that are retained for replicas that were away, as drawn, in
+/// bytes.
 const LOG_MEMORY_DRAWN_MAX: u64 = 1 << 20;
-/// Longest values that are drawn, in bytes.
+/// The maximum length of values that is drawn in most seeds, in bytes.
 const VALUE_DRAWN_MAX: u64 = 1 << 20;
-/// The largest value of a seed with huge ones, and one seed of how many has them.
+/// The maximum length of a value in seeds with huge values, in bytes; one in `WITH_HUGE` seeds has
+/// them.
 const VALUE_HUGE_MAX: u64 = 6 << 20;
 const WITH_HUGE: u64 = 128;
-/// What the seed of the draw of these is other than that of the rest.
+/// The seed mask for the draw of huge values. A seed mask is combined with the plan's seed by XOR,
+/// so that each draw has a generator of its own.
 const HUGE: u64 = 0x4096_b164;
-/// What the seed of their draw is other than that of the rest.
+/// The seed mask for the draw of numbers near their end.
 const NUMBERS: u64 = 0x0e2d_0f5e;
-/// What the seed of the draw of the log's memory is other than that of the rest.
+/// The seed mask for the draw of the log's memory.
 const LOG_MEMORY: u64 = 0x7a11_10f6;
-/// The same of how a leader reads.
+/// The seed mask for the draw of how a leader reads.
 const READS: u64 = 0x4ead_1de5;
-/// The same of replicas that answer by leases, or by a quorum's word.
+/// The seed mask for the draw of reads by leases or by quorums.
 const LEASES: u64 = 0x1ea5_e000;
-/// The same of a switch that checks replies.
+/// The seed mask for the draw of switches that check replies.
 const CHECKS: u64 = 0x0c4e_cced;
-/// The same of how such a switch balances reads.
+/// The seed mask for the draw of how such a switch balances reads.
 const BALANCE: u64 = 0xba1a_9ce5;
-/// What the seed of the gateways' draw is other than that of the rest.
+/// The seed mask for the draw of gateways.
 const GATEWAYS: u64 = 0x6a7e_3a75;
-/// And for their databases.
+/// The seed mask for the draw of their databases.
 const DATABASES: u64 = 0xda7a_ba5e;
-/// And for their scripts.
+/// The seed mask for the draw of their scripts.
 const SCRIPTS: u64 = 0x5c21_f7e5;
-/// And for their transactions of several keys.
+/// The seed mask for the draw of their transactions on several keys.
 const TOGETHER: u64 = 0x7063_e74e;
-/// And for their moves and sorted sets.
+/// The seed mask for the draw of their moves and sorted sets.
 const MOVES: u64 = 0x0304_e500;
-/// And for whether they have clients that cache.
+/// The seed mask for the draw of clients that cache.
 const CACHES: u64 = 0xcac4_e5e5;
-/// And for changes of who votes.
+/// The seed mask for the draw of changes of voters.
 const VOTERS: u64 = 0x0707_e125;
-/// And whether gateways share users.
+/// The seed mask for the draw of gateways that share users.
 const USERS: u64 = 0x05e5_acac;
-/// And of how long clients go on in the end.
+/// The seed mask for the draw of the time that clients go on at the end.
 const CALM: u64 = 0x0ca1_3000;
-/// And that of the comparison of states.
+/// The seed mask for the draw of comparisons of states.
 const COMPARED: u64 = 0xc033_9a6e;
-/// How long that is, in ns, in one seed of so many.
+/// The time that clients go on at the end, in ns, in one in `WITH_CALM` seeds.
 const CALM_NS: Duration = 1_200 * MS;
 const WITH_CALM: u64 = 8;
-/// Slots of each stage of the switch then: in a table with room no expiry waits for a slot long.
+/// The number of slots of each switch stage in these seeds: in a table with room no expiry waits
+/// long for a slot.
 const CALM_SLOTS: u32 = 1_024;
-/// And of links.
+/// The seed mask for the draw of links.
 const LINKS: u64 = 0x0011_4c50;
-/// One seed of so many has them.
+/// One in this number of seeds has links.
 const WITH_LINKS: u64 = 10;
-/// And whether they have clients that subscribe.
+/// The seed mask for the draw of clients that subscribe.
 const SUBSCRIBERS: u64 = 0x5b5c_21be;
 
-/// What seeds may not draw themselves.
+/// The parts of a plan that are given instead of drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aim {
     /// The protocol; drawn if `None`.
     pub protocol: Option<Protocol>,
-    /// Whether the switch helps, where it can; drawn if `None`.
+    /// Whether the switch helps, if it can; drawn if `None`.
     pub with_help: Option<bool>,
-    /// What the switch runs where that serves the protocol; as drawn if `None`.
+    /// The switch program, if it serves the protocol; drawn if `None`.
     pub program: Option<Program>,
-    /// How seeds that elect, without the switch's help, answer reads; drawn if `None`.
+    /// How protocols that elect leaders answer reads without the switch's help; drawn if `None`.
     pub reads: Option<SlowReads>,
-    /// Every seed draws sizes that make its run long, not one of sixteen.
+    /// Whether every seed draws sizes that make its run long, instead of one in sixteen.
     pub heavy: bool,
 }
 
 impl Plan {
-    /// What `seed` draws.
+    /// Draws the plan of `seed`.
     #[must_use]
     pub fn draw(seed: u64) -> Plan {
         Plan::draw_aimed(seed, Aim::default())
     }
 
-    /// What `seed` draws, with disks and power cuts.
+    /// Draws the plan of `seed`, with disks and power cuts.
     #[must_use]
     pub fn draw_with_disks(seed: u64, protocol: Protocol) -> Plan {
         let aim = Aim { protocol: Some(protocol), ..Aim::default() };
@@ -153,7 +161,7 @@ impl Plan {
         plan
     }
 
-    /// What `seed` draws, on links of the packet-level network.
+    /// Draws the plan of `seed`, on links of the packet-level network.
     #[must_use]
     pub fn draw_with_links(seed: u64, protocol: Protocol) -> Plan {
         let aim = Aim { protocol: Some(protocol), ..Aim::default() };
@@ -164,7 +172,7 @@ impl Plan {
         plan
     }
 
-    /// What `seed` draws, but for what `aim` says.
+    /// Draws the plan of `seed`, except for what `aim` gives.
     #[must_use]
     pub fn draw_aimed(seed: u64, aim: Aim) -> Plan {
         let mut rng = Rng::new(seed);
@@ -197,7 +205,7 @@ impl Plan {
             writes_percent: rng.between(20, 60),
             long_values_percent: if rng.chance(1, 4) { rng.between(1, 10) } else { 0 },
             flushes_permille: if rng.chance(1, 4) { rng.between(1, 10) } else { 0 },
-            // A third of the pauses is none, the others are half of the longest on average.
+            // A third of the pauses is zero; the others are half of the maximum on average.
             think_ns: span_ns * 3 / each,
             rush_ns: if rng.chance(3, 4) { rng.between(15, 60) * MS } else { 0 },
             ..Plan::default()
@@ -206,9 +214,9 @@ impl Plan {
         draw_faults(&mut plan, rng, span_ns);
         plan.run_bits = [0, 4][rng.below(2) as usize];
         plan.batch_packets = [1, 64][rng.below(2) as usize];
-        // By a generator of its own, so that it does not matter what else is drawn.
+        // Drawn by a generator of its own, so that it does not depend on the other draws.
         plan.gateways = Gateways::draw(&mut Rng::new(seed ^ GATEWAYS), clients);
-        // Apart from the others, so that neither draws other values for what the other draws.
+        // Drawn separately from the others, so that neither influences the other.
         draw_edges(&mut plan, aim.heavy, &mut Rng::new(seed ^ 0xed6e));
         draw_disks::draw(&mut plan);
         draw_links(&mut plan);
@@ -237,8 +245,8 @@ impl Plan {
     }
 }
 
-/// In one seed of some, values of more than a megabyte: few, since each is a few thousand packets.
-/// Links would carry little else.
+/// Draws values of more than a megabyte in some seeds. They are few, since each takes a few
+/// thousand packets, and links would carry little else.
 fn draw_huge(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ HUGE);
     if rng.chance(1, WITH_HUGE) && !plan.links.is_on() {
@@ -247,8 +255,8 @@ fn draw_huge(plan: &mut Plan) {
     }
 }
 
-/// In one seed of eight the replicas compare their states, and in half of these one is damaged in
-/// the end.
+/// Draws comparisons of the replicas' states in one in eight seeds; in half of these, a replica's
+/// data is damaged at the end.
 fn draw_compared(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ COMPARED);
     if rng.chance(1, 8) {
@@ -257,9 +265,9 @@ fn draw_compared(plan: &mut Plan) {
     }
 }
 
-/// One seed of ten is on the packet-level network, whose links are slow enough that packets wait
-/// for each other. Where values or replies are long, links are faster: what a rack cannot carry
-/// within its time-outs shows nothing.
+/// Draws links of the packet-level network in one in ten seeds, slow enough that packets wait for
+/// each other. With long values or replies the links are faster: a network that cannot carry them
+/// within the time-outs would show nothing.
 fn draw_links(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ LINKS);
     if rng.chance(1, WITH_LINKS) {
@@ -270,11 +278,11 @@ fn draw_links(plan: &mut Plan) {
 fn draw_links_surely(plan: &mut Plan, rng: &mut Rng) {
     let is_heavy = plan.sizes.value_bytes_max > 0 || plan.sizes.elements_max > 0;
     let slowest = if is_heavy { 10 } else { 7 };
-    // A link between replicas never sends fewer than 16 packets at once (`WINDOW_MIN`): a port
-    // takes these.
+    // A link between replicas never sends fewer than 16 packets at once (`WINDOW_MIN`), for which a
+    // port needs room.
     let shallowest = if is_heavy { 18 } else { 15 };
     plan.links = Links {
-        // 128 Mb/s, or 1 Gb/s, to 16 Gb/s.
+        // 128 Mb/s, or 1 Gb/s, up to 16 Gb/s.
         mbits: 1 << rng.between(slowest, 14),
         propagation_ns: up_to(rng, 100 * US).max(100),
         queue_bytes: 1 << rng.between(shallowest, 20),
@@ -284,8 +292,8 @@ fn draw_links_surely(plan: &mut Plan, rng: &mut Rng) {
     };
 }
 
-/// The clients of gateways have several databases in one seed of four, where nobody asks which keys
-/// there are: the checker knows of one key space.
+/// Draws several databases for the clients of gateways in one in four seeds, unless reads list all
+/// keys: the checker has a single key space.
 fn draw_databases(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ DATABASES);
     if plan.sizes.all_keys_permille == 0 && rng.chance(1, 4) {
@@ -293,8 +301,8 @@ fn draw_databases(plan: &mut Plan) {
     }
 }
 
-/// In one seed of six the clients of gateways send scripts and call functions. (Each is an
-/// interpreter's work.)
+/// Draws scripts and calls of functions for the clients of gateways in one in six seeds. (Each
+/// starts an interpreter.)
 fn draw_scripts(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ SCRIPTS);
     if rng.chance(1, 6) {
@@ -302,7 +310,7 @@ fn draw_scripts(plan: &mut Plan) {
     }
 }
 
-/// In one of three seeds that elect an operator changes who votes, several times.
+/// Draws an operator who changes voters several times in one in three seeds that elect leaders.
 fn draw_voters(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ VOTERS);
     if !plan.protocol.elects() || !rng.chance(1, 3) {
@@ -317,9 +325,9 @@ fn draw_voters(plan: &mut Plan) {
     plan.faults.sort_by_key(|f| f.at_ns);
 }
 
-/// In every second seed the clients of gateways have transactions of several keys, where nobody
-/// deletes all keys or asks which there are, and memory has no end: what these are on only grows,
-/// and is not in the history.
+/// Draws transactions on several keys for the clients of gateways in every second seed, unless
+/// clients delete or list all keys, or memory is bounded: the data of these keys only grows, and is
+/// not in the history.
 fn draw_together(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ TOGETHER);
     let is_apart = plan.flushes_permille == 0 && plan.sizes.all_keys_permille == 0;
@@ -328,7 +336,8 @@ fn draw_together(plan: &mut Plan) {
     }
 }
 
-/// In one seed of four the clients of gateways move elements between lists and pop sorted sets.
+/// Draws moves between lists and pops of sorted sets for the clients of gateways in one in four
+/// seeds.
 fn draw_moves(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ MOVES);
     if rng.chance(1, 4) {
@@ -336,16 +345,16 @@ fn draw_moves(plan: &mut Plan) {
     }
 }
 
-/// Where nothing is said, the switch checks replies in one seed of four, if it can for the
-/// protocol.
+/// The program that checks replies, if the switch runs it: where `aim` does not say, in one in four
+/// seeds whose protocol it serves.
 fn checks_replies(seed: u64, aim: Aim) -> Option<Program> {
     let is_open = aim.protocol.is_none() && aim.with_help.is_none();
     let checks = is_open && Rng::new(seed ^ CHECKS).chance(1, 4);
     Program::ALL.into_iter().find(|program| checks && program.checks_replies())
 }
 
-/// Where no help of the switch is asked for, any replica answers by leases or by a quorum's word in
-/// one of four seeds that elect.
+/// Draws reads that any replica answers by leases or by a quorum, in one in four seeds that elect
+/// leaders, unless the switch's help is asked for.
 fn draw_reads(plan: &mut Plan, aim: Aim) {
     let is_open = aim.program.is_none() && aim.with_help != Some(true);
     let can = plan.protocol.elects() && !plan.program.checks_replies() && is_open;
@@ -365,7 +374,8 @@ fn draw_reads(plan: &mut Plan, aim: Aim) {
     }
 }
 
-/// A third each: all replicas alike, the leader spared, and by load besides.
+/// Draws how a switch balances reads: equally, without the leader, or also by load, a third of the
+/// seeds each.
 fn draw_balance(plan: &mut Plan) {
     if plan.program.checks_replies() {
         let drawn = Rng::new(plan.seed ^ BALANCE).below(3);
@@ -373,7 +383,7 @@ fn draw_balance(plan: &mut Plan) {
     }
 }
 
-/// What is near a limit. What makes a run long is in one seed of [`HEAVY`].
+/// Draws sizes and bounds near a limit. Those that make a run long are in one in [`HEAVY`] seeds.
 fn draw_edges(plan: &mut Plan, heavy: bool, rng: &mut Rng) {
     let some = |rng: &mut Rng, from: u64, to: u64| {
         let drawn = rng.between(from, to);
@@ -384,7 +394,7 @@ fn draw_edges(plan: &mut Plan, heavy: bool, rng: &mut Rng) {
     plan.bounds.log_records_max = some(rng, 16, 128) as usize;
     plan.bounds.sessions_max = match some(rng, 2, 6) as usize {
         0 => 0,
-        // With fewer than clients each takes the others' place again and again.
+        // With fewer sessions than clients, clients evict each other again and again.
         drawn => drawn.max(plan.clients),
     };
     plan.bounds.counter_bits = some(rng, 7, 12) as u8;
@@ -419,8 +429,8 @@ fn draw_edges(plan: &mut Plan, heavy: bool, rng: &mut Rng) {
     }
 }
 
-/// Numbers that begin near their end, and writes with the mark of a replica's own that no replica
-/// sent: each in one seed of [`HEAVY`].
+/// Draws numbers that begin near their end, and forged writes that claim to be a replica's own:
+/// each in one in [`HEAVY`] seeds.
 fn draw_numbers(plan: &mut Plan, rng: &mut Rng) {
     let near = |rng: &mut Rng, end: u64| {
         let drawn = end - rng.between(NUMBERS_LEFT, 2 * NUMBERS_LEFT);
@@ -435,8 +445,8 @@ fn draw_numbers(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Engines that are busy for up to seconds, as with a script: in half of the plans whose engines
-/// are servers of their own.
+/// Draws engines that are busy for up to seconds, as with a script, in half of the plans whose
+/// engines are storage servers.
 fn draw_work(plan: &mut Plan) {
     let rng = &mut Rng::new(plan.seed ^ WORK);
     if plan.engine_ns == 0 || rng.chance(1, 2) {
@@ -450,13 +460,14 @@ fn draw_work(plan: &mut Plan) {
     }
 }
 
-/// Records that all members have are kept for those that were away: from a few to all of a run.
+/// Draws how many records that all members have are retained for replicas that were away: from a
+/// few to all of a run.
 fn draw_log_memory(plan: &mut Plan, rng: &mut Rng) {
     let drawn = up_to(rng, LOG_MEMORY_DRAWN_MAX) as usize;
     plan.bounds.log_memory_bytes = if rng.chance(1, 4) { drawn } else { 0 };
 }
 
-/// Sizes that make a run long: one or two of them.
+/// Draws one or two of the sizes that make a run long.
 fn draw_heavy(plan: &mut Plan, rng: &mut Rng) {
     for _ in 0..rng.between(1, 2) {
         match rng.below(4) {
@@ -470,7 +481,7 @@ fn draw_heavy(plan: &mut Plan, rng: &mut Rng) {
             2 => plan.sizes.elements_max = up_to(rng, ELEMENTS_DRAWN_MAX) as usize,
             _ => {
                 plan.sizes.due_at_once = rng.between(100, DUE_DRAWN_MAX);
-                // Each takes a slot and a record, and they are to be gone in seconds.
+                // Each such key takes a slot and a record, and they have to be gone in seconds.
                 plan.slots = plan.slots.max(DUE_SLOTS_MIN);
                 plan.bounds.log_records_max = 0;
             }
@@ -478,7 +489,7 @@ fn draw_heavy(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// A minority that is at fault for so long that the others must go on without it.
+/// Draws a minority that is at fault for so long that the others must go on without it.
 fn draw_minority(plan: &mut Plan, rng: &mut Rng) {
     let replica = rng.below(plan.replicas as u64) as usize;
     let (node, for_ns) = (Node::Replica(replica), LONG_NS);
@@ -493,7 +504,7 @@ fn draw_minority(plan: &mut Plan, rng: &mut Rng) {
     plan.linger_ns = LONG_NS;
 }
 
-/// The network, the hosts and their clocks.
+/// Draws the network, the hosts and their clocks.
 fn draw_surroundings(plan: &mut Plan, rng: &mut Rng) {
     let some = |rng: &mut Rng, most: u64| if rng.chance(1, 2) { rng.below(most) } else { 0 };
     plan.loss_ppm = some(rng, 40_000);
@@ -540,7 +551,7 @@ fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
     let mut sure = Vec::new();
     while plan.faults.len() < wanted || !is_enough(&sure) {
         if plan.faults.len() >= wanted {
-            // Only what is surely injected helps now.
+            // Only faults that are sure to be injected help now.
             on.clone_from(&kinds);
         }
         let kind = on[rng.below(on.len() as u64) as usize];
@@ -559,24 +570,26 @@ fn draw_faults(plan: &mut Plan, rng: &mut Rng, span_ns: Duration) {
     plan.faults.sort_by_key(|f| f.at_ns);
 }
 
-/// Faults that make another one worse.
+/// Faults that make a given one worse.
 fn draw_worse(plan: &Plan, rng: &mut Rng, first: Timed) -> Vec<Timed> {
     let Timed { at_ns, fault } = first;
     let mut worse = Vec::new();
     let mut add = |at_ns, fault| worse.push(Timed { at_ns, fault });
     match fault {
-        // The switch goes on to send reads to it when others have gone on without it (T2).
+        // The switch continues to send reads to the replica after others have gone on without it
+        // (trap T2).
         Fault::Pause { node: Node::Replica(_), for_ns } => {
             let (from, to) = (Node::Controller, Node::Switch);
             add(at_ns, Fault::Cut { from, to, for_ns });
         }
-        // It sleeps, others go on without it, and it wakes up before it hears of it (T1, T2).
+        // The replica pauses, others go on without it, and it continues before it learns of that
+        // (traps T1, T2).
         Fault::Isolate { replica, for_ns, .. } => {
             let node = Node::Replica(replica);
             let asleep_ns = rng.between(for_ns / 2, for_ns);
             add(at_ns, Fault::Pause { node, for_ns: asleep_ns });
         }
-        // The new epoch opens while records of the old one are under way (Harmonia §6.3, T4).
+        // The new epoch opens while records of the old one are in flight (Harmonia §6.3, trap T4).
         Fault::RestartSwitch
         | Fault::ReplaceSwitch { .. }
         | Fault::Join
@@ -592,7 +605,8 @@ fn draw_worse(plan: &Plan, rng: &mut Rng, first: Timed) -> Vec<Timed> {
             let began_ns = (at_ns + rng.below(20) * MS).saturating_sub(for_ns / 2);
             add(began_ns, Fault::LoseRecords { replica, for_ns });
             if rng.chance(1, 2) {
-                // Nobody asks again for what is under way, so that no new switch hears of it.
+                // No client repeats the pending requests, so that a new switch does not learn of
+                // them.
                 let client = rng.below(plan.clients as u64) as usize;
                 let dies_ns = began_ns + rng.below(for_ns / 2);
                 add(dies_ns, Fault::RestartClient { client });
@@ -603,7 +617,8 @@ fn draw_worse(plan: &Plan, rng: &mut Rng, first: Timed) -> Vec<Timed> {
     worse
 }
 
-/// The kinds of faults that a plan draws. In VR nobody joins: the group stays the founders'.
+/// The kinds of faults that a plan draws. In VR no replica joins: the group stays as it was
+/// founded.
 fn kinds_of(plan: &Plan) -> Vec<usize> {
     let is_drawn = |name: &str| match plan.protocol {
         Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => !OF_QUORUMS.contains(&name),
@@ -622,9 +637,9 @@ fn is_enough(sure: &[usize]) -> bool {
     sure.len() >= FAULTS_MIN && kinds >= FAULT_KINDS_MIN
 }
 
-/// A fault of that kind.
+/// Draws a fault of the given kind.
 fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize) -> Fault {
-    // Who orders writes knows more than all others: it is hit more often.
+    // The replica that orders writes has more state than the others, and is hit more often.
     let first = rng.chance(1, 4);
     let replica = if first { 0 } else { rng.below(plan.replicas as u64) as usize };
     let long_ns = rng.between(50, 1_500) * MS;
@@ -683,7 +698,7 @@ fn draw_fault(plan: &Plan, rng: &mut Rng, kind: usize) -> Fault {
         21 => Fault::CutEngine { replica, for_ns: short_ns, executed: rng.chance(1, 2) },
         22 => {
             let times = CUT_OFF_TIMES[rng.below(3) as usize];
-            // A rack's default is 1.5 s.
+            // The default of a rack is 1.5 s.
             let for_ns = plan.failure_ns * times * 2 / 3;
             Fault::CutController { with_switch: rng.chance(1, 2), for_ns }
         }
@@ -710,7 +725,7 @@ mod tests {
     #[test]
     fn no_seed_is_thin_and_every_plan_can_be_run() {
         let mut kinds = [0; Fault::KINDS.len()];
-        // Epochs, views, requests; and forged writes of a replica's own.
+        // Epochs, views, requests, and forged writes that claim to be a replica's own.
         let mut near_their_end = [0; 4];
         let (mut elect, mut check, mut subscribe) = (0, 0, 0);
         for seed in 0..2_000 {

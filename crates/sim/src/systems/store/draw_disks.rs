@@ -6,36 +6,38 @@ use crate::systems::store::disks::Disks;
 use crate::systems::store::fault::Fault;
 use crate::systems::store::plan::{Plan, Timed};
 
-/// One seed of so many has disks.
+/// One in this number of seeds has disks.
 const WITH_DISKS: u64 = 4;
-/// What the seed of this draw is other than that of the rest.
+/// The seed mask for the draw of disks.
 const DRAWN: u64 = 0xd15c;
-/// And that of disks that are full, or damaged.
+/// The seed mask for the draw of disks that are full or damaged.
 const FAULTY: u64 = 0xf011_d15c;
-/// One seed with disks of so many syncs them each second.
+/// One in this number of seeds with disks syncs them every second.
 const WITH_INTERVAL: u64 = 4;
-/// What the seed of the draw of that is other than that of the rest.
+/// The seed mask for the draw of syncs every second.
 const INTERVAL: u64 = 0x5ec0_17d5;
-/// And whether some replicas wait for their disks there.
+/// The seed mask for the draw of whether some replicas wait for their disks nevertheless.
 const MIXED: u64 = 0x3173_d15c;
-/// And that of directories that are copied, and put back.
+/// The seed mask for the draw of directories that are copied and put back.
 const PUT_BACK: u64 = 0x0c09_1ed5;
-/// And that of disks that stand still.
+/// The seed mask for the draw of disks that hang.
 const HUNG: u64 = 0x4a6d_d15c;
-/// And that of a controller whose disk is full, and of places that cannot be read.
+/// The seed mask for the draw of a controller whose disk is full, and of places that cannot be
+/// read.
 const BROKEN: u64 = 0xb0c3_d15c;
-/// And that of syncs that take long, and of disks that hang for long.
+/// The seed mask for the draw of slow syncs, and of disks that hang for long.
 const SLOW: u64 = 0x510c_d15c;
-/// A disk that hangs for ever, and how long a run goes on beside it: until its replica has left.
+/// The duration of a disk's hang without end, and the time that a run goes on after it, in which
+/// its replica has to leave.
 const HANG_NS: Duration = 3_600 * SEC;
 const HANG_SEEN_NS: Duration = 22 * SEC;
-/// Most bytes that a full disk has held back.
+/// The maximum number of bytes that a full disk still has room for.
 const RESERVE_BYTES_MAX: u64 = 20_000;
-/// And where every seed has disks.
+/// The seed mask for the draw of disks where every seed has them.
 const DISKS: u64 = 0xd15c_d4a3;
 
-/// One seed of [`WITH_DISKS`] has disks: by a generator of its own, so that the others draw what
-/// they would draw without.
+/// Draws disks in one in [`WITH_DISKS`] seeds, by a generator of their own, so that the other draws
+/// stay as they would be without.
 pub(super) fn draw(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ DRAWN);
     if rng.chance(1, WITH_DISKS) {
@@ -43,7 +45,7 @@ pub(super) fn draw(plan: &mut Plan) {
     }
 }
 
-/// Draws disks where the seed has none.
+/// Draws disks if the seed has none.
 pub(super) fn draw_if_none(plan: &mut Plan) {
     if !plan.disks.is_on() {
         draw_surely(plan, &mut Rng::new(plan.seed ^ DISKS));
@@ -79,9 +81,9 @@ fn draw_surely(plan: &mut Plan, rng: &mut Rng) {
     plan.faults.sort_by_key(|f| f.at_ns);
 }
 
-/// A directory that is copied while its process runs, and put back: in one seed of four. Where
-/// nothing waits for the disk, the others keep their power. A controller that did not hear a
-/// replica knows less than it had.
+/// Draws a directory that is copied while its process runs, and put back, in one in four seeds. If
+/// acknowledgements do not wait for disks, the other replicas keep their power. A controller that
+/// received nothing from a replica knows less than the replica had.
 fn draw_put_back(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
     let is_deaf = |fault: &Fault| {
         matches!(
@@ -107,7 +109,7 @@ fn draw_put_back(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
     plan.faults.push(Timed { at_ns: put_back_ns, fault });
 }
 
-/// The disk of the controller's state is full for a while, and a place of a replica's cannot be
+/// Draws a full disk of the controller's state, and a place of a replica's disk that cannot be
 /// read.
 fn draw_broken(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
     let last_ns = last_ns.max(60 * MS);
@@ -122,17 +124,18 @@ fn draw_broken(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
     }
 }
 
-/// Syncs of up to 50 ms, and disks that hang for long: one for ever, or those of all.
+/// Draws syncs of up to 50 ms, and disks that hang for long: one without end, or those of all
+/// replicas.
 fn draw_slow(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
     let at_ns = rng.between(30 * MS, last_ns.max(60 * MS));
     let kind = rng.below(16);
     if matches!(kind, 2 | 3) {
-        // One behind the other, they would be as long as one for which a replica leaves.
+        // Several successive hangs would be as long as one for which a replica leaves.
         plan.faults.retain(|timed| !matches!(timed.fault, Fault::HangDisk { .. }));
     }
     match kind {
-        // Longer ones are tried one at a time (`tests/slow_disks.rs`): beside many other faults
-        // elections may take longer than a run.
+        // Slower syncs are tested one at a time (`tests/slow_disks.rs`): together with many other
+        // faults, elections may take longer than a run.
         0 | 1 => plan.disks.sync_ns = ((10 * MS) << rng.below(3)) + rng.below(10 * MS),
         2 => {
             let replica = rng.below(plan.replicas as u64) as usize;
@@ -149,8 +152,8 @@ fn draw_slow(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
     }
 }
 
-/// In one seed of some nothing waits for the disk. Then the power of one goes where that of all
-/// would.
+/// Draws, in some seeds, acknowledgements that do not wait for disks. Power cuts of all replicas
+/// then become power cuts of one.
 fn draw_interval(plan: &mut Plan, rng: &mut Rng) {
     if !rng.chance(1, WITH_INTERVAL) {
         return;
@@ -158,7 +161,7 @@ fn draw_interval(plan: &mut Plan, rng: &mut Rng) {
     plan.disks.interval = true;
     let mut mixed = Rng::new(plan.seed ^ MIXED);
     plan.disks.mixed = mixed.chance(1, 2);
-    // Where a majority decides, too many would lose what they have.
+    // If a majority decides, too many replicas would lose their data.
     plan.disks.partial = plan.disks.mixed && !plan.protocol.is_quorum() && mixed.chance(1, 2);
     for timed in &mut plan.faults {
         if let Fault::PowerCutAll { for_ns } = timed.fault {
@@ -168,7 +171,7 @@ fn draw_interval(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Disks that stand still: for so long that what gathers meanwhile with `interval` is late.
+/// Draws disks that hang, long enough to delay the data that gathers meanwhile with `interval`.
 fn draw_hung(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
     if !rng.chance(1, if plan.disks.interval { 2 } else { 4 }) {
         return;
@@ -180,7 +183,7 @@ fn draw_hung(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
     }
 }
 
-/// Disks without room, and damaged ones.
+/// Draws full disks, and damaged ones.
 fn draw_faulty(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
     let mut add = |rng: &mut Rng, of: fn(usize, &mut Rng) -> Fault| {
         let fault = of(rng.below(plan.replicas as u64) as usize, rng);

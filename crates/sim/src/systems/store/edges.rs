@@ -1,4 +1,4 @@
-//! The limits near which a run works: sizes, bounds that are small, packets that nobody sent so.
+//! Limits near which a run works: large sizes, small bounds, invalid packets.
 
 use concord_core::{Duration, SEC, ViewNumber};
 use concord_protocols::Limits;
@@ -6,66 +6,72 @@ use concord_wire::VALUE_BYTES_MAX;
 use concord_wire::rpc::READ_BIT;
 use serde::{Deserialize, Serialize};
 
-/// Longest key, in bytes: the gateway takes longer ones, of which nothing else is new.
+/// The maximum length of a key, in bytes. The gateway accepts longer ones, which behave no
+/// differently.
 pub const KEY_BYTES_MAX: usize = 4_096;
-/// Most elements that one command adds.
+/// The maximum number of elements that one command adds.
 pub const ELEMENTS_MAX: usize = 10_000;
-/// Most keys that come due at once.
+/// The maximum number of keys that expire at the same time.
 pub const DUE_AT_ONCE_MAX: u64 = 100_000;
-/// Longest time to live, in ms: a year.
+/// The maximum time to live, in ms: a year.
 pub const TTL_MS_MAX: u64 = 365 * 24 * 3_600_000;
-/// Longest time that a packet is late, in ns.
+/// The maximum delay of a late packet, in ns.
 pub const LATE_NS_MAX: Duration = 120 * SEC;
-/// Fewest bits of the switch's counter.
+/// The minimum number of bits of the switch's counter.
 pub const COUNTER_BITS_MIN: u8 = 6;
-/// Fewest switch ids, epochs and views that are left at the start of a run: it may take hundreds.
-/// What happens at the end itself is shown by tests of the machines.
+/// The minimum number of switch ids, epochs and views left at the start of a run, which may use
+/// hundreds. Unit tests of the machines show what happens when they are used up.
 const NUMBERS_LEFT_MIN: u32 = 4_096;
-/// Where the numbers of writes end: those of reads have this bit.
+/// The end of the numbers of writes: those of reads have this bit set.
 pub(super) const REQUESTS_END: u64 = READ_BIT;
 
-/// Of chunks of the log, in bytes: a run writes some hundred kB, so that logs have many.
+/// The size of a chunk of the log, in bytes: a run writes some hundred kB, so that logs have many
+/// chunks.
 const LOG_CHUNK_BYTES: usize = 1_024;
 
 pub(super) const MILLION: u64 = 1_000_000;
 
-/// How large things are. What is 0 is as in a small run.
+/// The sizes of keys, values and replies; 0 selects the size of a small run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sizes {
-    /// Longest key, in bytes; 0: names of a few bytes.
+    /// The maximum length of a key, in bytes; 0: names of a few bytes.
     pub key_bytes_max: usize,
-    /// Longest of the long values, in bytes; 0: some packets.
+    /// The maximum length of long values, in bytes; 0: a few packets.
     pub value_bytes_max: usize,
-    /// Most elements that a command adds to a list, set or hash; 0: one, and only lists.
+    /// The maximum number of elements that a command adds to a list, set or hash; 0: one, and only
+    /// to lists.
     pub elements_max: usize,
-    /// Longest time to live, in ms; 0: every one is 40 ms.
+    /// The maximum time to live, in ms; 0: each is 40 ms.
     pub ttl_ms_max: u64,
-    /// Keys that come due at one time.
+    /// The number of keys that expire at the same time.
     pub due_at_once: u64,
-    /// Reads of all keys (KEYS, SCAN, DBSIZE) among 1,000 operations.
+    /// The share of reads of all keys (KEYS, SCAN, DBSIZE) among operations, per thousand.
     pub all_keys_permille: u64,
 }
 
-/// Bounds that are smaller than what ships, and numbers that begin near their end. 0: as shipped.
+/// Bounds that are smaller than shipped, and numbers that begin near their end; 0 stands for the
+/// shipped value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bounds {
-    /// Commands that take memory are refused above so many bytes of data.
+    /// The number of bytes of data above which commands that need memory are refused.
     pub memory_bytes_max: u64,
-    /// Most records kept for members that lag.
+    /// The maximum number of records that are retained for members that lag.
     pub log_records_max: usize,
-    /// Most bytes of them.
+    /// The maximum number of bytes of these records.
     pub log_bytes_max: usize,
-    /// About so many bytes of records that all have are kept for replicas that were away; 0: none.
+    /// The approximate number of bytes of records that are retained, although all members have
+    /// them, for replicas that were away; 0: none.
     pub log_memory_bytes: usize,
-    /// Most sessions in the client table.
+    /// The maximum number of sessions in the client table.
     pub sessions_max: usize,
-    /// Bits of the switch's counter: a new id is asked for before it ends (trap T20).
+    /// The number of bits of the switch's counter; a new switch id is requested before it ends
+    /// (trap T20).
     pub counter_bits: u8,
     /// The last switch id that was granted before the run.
     pub last_switch_id: u32,
-    /// The group's last epoch before the run, of another group that was given up.
+    /// The last epoch before the run, of an earlier group that was given up.
     pub last_epoch: u32,
     /// VR, NOPaxos: the first view; 0: 1.
     pub first_view: u32,
@@ -73,24 +79,24 @@ pub struct Bounds {
     pub first_request: u64,
 }
 
-/// Packets beside those that were sent, per million of these. A role believes another role's
-/// packets, so that none of them says what no role said: they are cut short, or of another version,
-/// or random behind a right header, or padded, or what somebody sent long ago.
+/// The shares of invalid packets beside those that are sent, per million. Roles trust each other's
+/// packets, so that an invalid one never states anything that a role could act upon: it is cut
+/// short, of another version, random after a valid header, padded, or a very late copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Packets {
-    /// Copies without their end.
+    /// Copies that are cut short.
     pub truncated_ppm: u64,
-    /// Copies with another magic number, version or kind, and random bytes behind a right header.
+    /// Copies with another magic number, version or kind, and random bytes after a valid header.
     pub forged_ppm: u64,
-    /// Copies of clients' writes with the mark of a replica's own write, and no command: of all
-    /// packets.
+    /// Copies of clients' writes that claim to be a replica's own write, and have no command; per
+    /// million of all packets.
     pub own_ppm: u64,
-    /// Packets with random bytes behind their end, which they may have.
+    /// Packets with random bytes after their end, which receivers accept.
     pub padded_ppm: u64,
     /// Copies that arrive late.
     pub late_ppm: u64,
-    /// How late at most, in ns.
+    /// The maximum delay of a late copy, in ns.
     pub late_ns_max: Duration,
 }
 
@@ -124,7 +130,7 @@ impl Bounds {
         within("first_request", self.first_request, 0, REQUESTS_END - MILLION)
     }
 
-    /// What replicas hold.
+    /// The limits of the replicas.
     pub(crate) fn limits(&self) -> Limits {
         let shipped = Limits::default();
         let or = |bound: usize, shipped| if bound == 0 { shipped } else { bound };

@@ -1,7 +1,7 @@
-//! A plan as a TOML file: every value by its name, units in the names, faults as a list.
+//! Plans as TOML files: every value by its name, with units in the names, and faults as a list.
 //!
-//! What a file leaves out is as in [`Plan::of`] its protocol. Unknown names and values that cannot
-//! be are one clear line.
+//! Values that a file leaves out are as in [`Plan::of`] its protocol. Unknown names and impossible
+//! values are reported in one line.
 
 use concord_wire::control::Program;
 use toml::{Table, Value};
@@ -10,17 +10,17 @@ use crate::systems::store::fault::Fault;
 use crate::systems::store::plan::{Plan, Timed};
 
 impl Plan {
-    /// The plan as a file.
+    /// Writes the plan as a file.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        // Every field of a plan is a number, a name or a list of such: this cannot fail.
+        // Every field of a plan is a number, a name or a list of them, so that this cannot fail.
         toml::to_string(self).unwrap_or_default()
     }
 
-    /// Reads a file.
+    /// Reads a plan from a file.
     ///
     /// # Errors
-    /// One line that says what is wrong, and in which line of the file where that is known.
+    /// One line with the mistake, and the line of the file if it is known.
     pub fn from_toml(text: &str) -> Result<Plan, String> {
         let mut plan: Plan = toml::from_str(text).map_err(|error| one_line(text, &error))?;
         if !toml::from_str::<Table>(text).is_ok_and(|table| table.contains_key("program")) {
@@ -43,7 +43,7 @@ fn one_line(text: &str, error: &toml::de::Error) -> String {
     }
 }
 
-/// A fault's table has `at_ns` beside what the fault has.
+/// The table of a fault has `at_ns` beside the fields of the fault.
 impl From<Timed> for Table {
     fn from(timed: Timed) -> Table {
         let mut table = Table::new();

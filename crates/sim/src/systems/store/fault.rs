@@ -1,4 +1,4 @@
-//! The faults that a plan injects, and at which node.
+//! The faults that a plan injects, and the nodes that they hit.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,23 +6,23 @@ use std::str::FromStr;
 use concord_core::{Duration, SEC};
 use serde::{Deserialize, Serialize};
 
-/// A replica whose disk owes a sync for so long leaves its group
+/// The duration of a disk's hang from which on its replica leaves the group
 /// ([`concord_protocols::Limits::disk_silence_ns`]).
 const LONG_HANG_NS: Duration = 10 * SEC;
 
-/// A node of the rack, as faults and traces name it; replicas and clients count from 0.
+/// A node of the rack, as faults and traces name it; replicas and clients are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Node {
     /// The controller.
     Controller,
-    /// Another controller, once [`Fault::SecondController`] started it.
+    /// The second controller, once [`Fault::SecondController`] has started it.
     OtherController,
     /// The switch.
     Switch,
-    /// The switch that [`Fault::ReplaceSwitch`] starts.
+    /// The second switch, once [`Fault::ReplaceSwitch`] has started it.
     OtherSwitch,
-    /// A replica. Those that join count on behind those of the start.
+    /// A replica. Those that join are numbered after those of the start.
     Replica(usize),
     /// A client process.
     Client(usize),
@@ -78,294 +78,299 @@ impl FromStr for Node {
     }
 }
 
-/// One fault, at a time of the run. What heals does so by itself after `for_ns`, or when the run's
-/// safety phase ends.
+/// A fault. Faults with a duration end by themselves after `for_ns`, or at the end of the safety
+/// phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Fault {
-    /// A node stops for so long and goes on, its packets waiting for it (trap T1).
+    /// A node pauses; its packets wait for it (trap T1).
     Pause {
-        /// Which node.
+        /// The node.
         node: Node,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
-    /// A replica dies for good.
+    /// A replica dies, and does not return.
     Kill {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
     },
-    /// A replica dies and is back at once, empty (trap T4): it joins again.
+    /// A replica dies and restarts at once, without its data (trap T4): it joins again.
     Restart {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
     },
-    /// A replica is told to end: it leaves in order, goes, and is started again, empty, so long
-    /// after it went.
+    /// A replica is told to shut down: it leaves the group in order, ends, and is restarted without
+    /// its data.
     Retire {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
-        /// How long it is gone, in ns.
+        /// The time between its end and its restart, in ns.
         for_ns: Duration,
     },
-    /// The host of a replica or of the switch is started again: the node comes back empty, and its
+    /// The host of a replica or of the switch reboots: the node restarts without its data, and its
     /// monotonic clock (time since boot) begins anew.
     Reboot {
-        /// Which node.
+        /// The node.
         node: Node,
     },
-    /// A replica that never was there starts, and joins.
+    /// A new replica starts, and joins.
     Join,
-    /// A replica's engine loses its state, so that the replica must leave (traps T4, T11).
+    /// A replica's storage engine loses its state, so that the replica must leave (traps T4, T11).
     LoseEngine {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
     },
-    /// A replica's engine takes no command any more, though its connection stands: the replica must
-    /// leave by itself.
+    /// A replica's storage engine accepts no further command, though its connection stays open: the
+    /// replica must leave by itself.
     HangEngine {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
     },
-    /// A replica's engine answers nothing for a while.
+    /// A replica's storage engine does not answer for a while.
     StallEngine {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
-        /// For how long, in ns; shorter than an engine's longest silence, if it is not at work.
+        /// The duration, in ns; less than the time after which an engine is given up, unless it
+        /// reports that it works.
         for_ns: Duration,
     },
-    /// The connection to a replica's engine is cut in the middle of a command: what was not
-    /// executed is sent again, and the reply of a write that was is lost (trap T11).
+    /// The connection to a replica's storage engine is cut in the middle of a command. Commands
+    /// that were not executed are sent again; the reply of a write that was executed is lost (trap
+    /// T11).
     CutEngine {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
-        /// Until it stands again, in ns.
+        /// The time until the connection is open again, in ns.
         for_ns: Duration,
-        /// Writes under way were executed.
+        /// Whether pending writes were executed before the cut.
         executed: bool,
     },
-    /// A replica is cut off from the other replicas and the controller, not from the switch (T2).
+    /// A replica is cut off from the other replicas and the controller, but not from the switch
+    /// (trap T2).
     Isolate {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
-        /// The controller does not reach the switch meanwhile either.
+        /// Whether the controller cannot reach the switch meanwhile, either.
         stale_switch: bool,
     },
-    /// Packets of one node no longer reach another; those of the other still reach it.
+    /// Packets from one node to another are lost; those in the other direction arrive.
     Cut {
-        /// Who sends in vain.
+        /// The node whose packets are lost.
         from: Node,
-        /// Who hears nothing.
+        /// The node that they do not reach.
         to: Node,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
-    /// Packets of one node to another are on their way for long; later ones overtake them.
+    /// Packets from one node to another are delayed for long; later ones overtake them.
     Hold {
-        /// Who sends.
+        /// The sender.
         from: Node,
-        /// To whom.
+        /// The destination.
         to: Node,
-        /// Packets sent within this time from now, in ns.
+        /// The period from now in which packets are sent that are delayed, in ns.
         for_ns: Duration,
-        /// When they arrive, in ns from now.
+        /// The time of their arrival, in ns from now.
         late_ns: Duration,
     },
-    /// The rack falls in two: a replica, the switch and every second client on one side, all others
-    /// with another switch on the other (trap T2, Harmonia §6.3).
+    /// The rack is partitioned: a replica, the switch and every second client are on one side, all
+    /// others with another switch on the other (trap T2, Harmonia §6.3).
     Split {
-        /// Which replica, from 0.
+        /// The replica on the side of the old switch, from 0.
         replica: usize,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
     /// The whole network loses more packets than usual.
     LossBurst {
-        /// Packets lost, per million.
+        /// The share of packets that are lost, per million.
         loss_ppm: u64,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
     /// The whole network duplicates more packets than usual.
     DuplicateBurst {
-        /// Packets duplicated, per million.
+        /// The share of packets that are duplicated, per million.
         duplicate_ppm: u64,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
     /// A replica takes longer for every packet.
     Slow {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
-        /// Longer by, in ns.
+        /// The additional time for each packet, in ns.
         extra_ns: Duration,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
-    /// A node's wall clock is set. (Nobody sets monotonic clocks: they drift, see
+    /// A node's wall clock is set. (Monotonic clocks are never set. They drift, see
     /// [`crate::Plan::drift_ppm`], and go on while their node is paused.)
     ClockJump {
-        /// Which node.
+        /// The node.
         node: Node,
-        /// Forward by, in ms; back if negative.
+        /// The change in ms: forward, or back if negative.
         by_ms: i64,
     },
     /// Completions are lost on their way to the switch, so that the dirty set fills up.
     FillTable {
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
-    /// Records on their way to a replica are lost, and all else arrives: as large packets vanish
-    /// where somebody set the wrong MTU. An epoch opens meanwhile, and its members lag.
+    /// Records on their way to a replica are lost, and all other packets arrive, as if large
+    /// packets were lost because of a wrong MTU. An epoch opens meanwhile, and its members lag.
     LoseRecords {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
-    /// A replica hears nothing of the other replicas and of the controller; what it sends arrives.
+    /// A replica receives nothing from the other replicas and the controller; its own packets
+    /// arrive.
     Deaf {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
-    /// Some of the writes that the switch numbered do not get to a replica; others get them
-    /// (NOPaxos multicasts them).
+    /// Some of the sequenced writes do not arrive at a replica, but do at others (NOPaxos
+    /// multicasts them).
     LoseWrites {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
-    /// The active switch is started again, and knows nothing.
+    /// The active switch restarts, without its state.
     RestartSwitch,
-    /// The active switch stops for so long and wakes up beside another one, which was started
-    /// meanwhile (Harmonia §6.3).
+    /// The active switch pauses, and continues beside another one that was started meanwhile
+    /// (Harmonia §6.3).
     ReplaceSwitch {
-        /// The other one takes over when the first is silent; else at once.
+        /// Whether the other switch takes over once the first is silent; otherwise it does so at
+        /// once.
         standby: bool,
-        /// For how long, in ns.
+        /// The duration of the pause, in ns.
         for_ns: Duration,
     },
-    /// The controller stops for so long and wakes up beside another one, which was started
-    /// meanwhile from the same stored state (trap T3).
+    /// The controller pauses, and continues beside another one that was started meanwhile from the
+    /// same stored state (trap T3).
     SecondController {
-        /// For how long, in ns.
+        /// The duration of the pause, in ns.
         for_ns: Duration,
     },
-    /// The controller is cut off from everybody, and from a standby or another controller; the
-    /// switch too, from everybody, if that is said.
+    /// The controller is cut off from all nodes, including a standby and another controller; with
+    /// `with_switch` the switch is cut off from all nodes, too.
     CutController {
-        /// The switch's link is down as well.
+        /// Whether the switch is cut off as well.
         with_switch: bool,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
-    /// The controller is started without its file, or with the one of the beginning; after so long
-    /// the operator has the state made anew.
+    /// The controller is restarted without its file, or with the file as it was at the beginning;
+    /// later the operator has the state made anew.
     OldState {
-        /// The file is gone.
+        /// Whether the file is missing, rather than old.
         gone: bool,
-        /// For how long, in ns.
+        /// The time until the operator acts, in ns.
         for_ns: Duration,
     },
-    /// The disk of the controller's state is full, or refuses it.
+    /// The disk with the controller's state is full, or refuses to store it.
     FullController {
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
-    /// Two replicas do not reach each other; everybody else reaches both.
+    /// Two replicas cannot reach each other; all other nodes reach both.
     CutPair {
-        /// One, from 0.
+        /// The first replica, from 0.
         one: usize,
-        /// The other one, from 0.
+        /// The second replica, from 0.
         other: usize,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
-    /// The power of a replica goes, and comes back: it has what its disk has.
+    /// A replica loses power; once power is back, it has what its disk had stored.
     PowerCut {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
-    /// The power of all replicas goes, and comes back (trap T7).
+    /// All replicas lose power (trap T7).
     PowerCutAll {
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
-    /// The next sync of a replica's disk fails: the replica leaves.
+    /// The next sync of a replica's disk fails: the replica leaves the group.
     FailSync {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
     },
-    /// A replica's disk has no room but for a few bytes: writes are refused until it has (trap
-    /// T14).
+    /// A replica's disk has room for only a few more bytes; writes are refused until it has room
+    /// again (trap T14).
     FullDisk {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
-        /// How many bytes it takes all the same.
+        /// The number of bytes that the disk still has room for.
         bytes: usize,
     },
-    /// A replica's disk stands still: no sync ends.
+    /// A replica's disk hangs: no sync ends.
     HangDisk {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
-    /// The power of a replica goes, and a bit of what was synced is another one when it comes back.
+    /// A replica loses power, and one of its synced bits is flipped when power is back.
     FlipBit {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
-    /// The power of a replica goes, and a place of its disk cannot be read when it comes back.
+    /// A replica loses power, and a part of its disk cannot be read when power is back.
     Unreadable {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
     },
-    /// A replica's data directory is copied, as it is while its process runs.
+    /// A replica's data directory is copied while its process runs.
     CopyDisk {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
     },
-    /// The power of a replica goes, and when it comes back the copy that was made last
-    /// ([`Fault::CopyDisk`]) is in the place of its directory (trap T4).
+    /// A replica loses power, and the last copy of its data directory ([`Fault::CopyDisk`]) has
+    /// replaced the directory when power is back (trap T4).
     PutBack {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
-        /// For how long, in ns.
+        /// The duration, in ns.
         for_ns: Duration,
-        /// The power of all others goes as well, for so long, in ns; 0: it does not.
+        /// The time that all other replicas are without power as well, in ns; 0 if they keep it.
         others_ns: Duration,
     },
-    /// A client process dies with its requests under way, and a new one takes its place.
+    /// A client process dies with its pending requests, and a new one takes its place.
     RestartClient {
-        /// Which client process, from 0.
+        /// The client process, from 0.
         client: usize,
     },
-    /// Raft: an operator has a member vote that did not, or vote no more that did, and asks whoever
-    /// leads for so long.
+    /// Raft: an operator makes a member a voter that was none, or the reverse, and repeats the
+    /// request to the current leader.
     ChangeVoter {
-        /// Which replica, from 0.
+        /// The replica, from 0.
         replica: usize,
-        /// For how long, in ns.
+        /// The time for which the request is repeated, in ns.
         for_ns: Duration,
     },
 }
 
 impl Fault {
-    /// A name for each kind, in the order of [`Fault::kind`].
+    /// The names of the kinds of faults, in the order of [`Fault::kind`].
     pub const KINDS: [&'static str; 40] = [
         "pause",
         "kill",
@@ -409,7 +414,7 @@ impl Fault {
         "unreadable",
     ];
 
-    /// Which kind it is: a place in [`Fault::KINDS`].
+    /// The kind of the fault: an index in [`Fault::KINDS`].
     #[must_use]
     pub fn kind(&self) -> usize {
         match self {
@@ -456,7 +461,7 @@ impl Fault {
         }
     }
 
-    /// How long it lasts, in ns; 0 for what happens at once.
+    /// The duration of the fault, in ns; 0 for one that has no duration.
     #[must_use]
     pub fn for_ns(&self) -> Duration {
         match *self {
@@ -503,8 +508,8 @@ impl Fault {
         }
     }
 
-    /// Whether it takes a replica's data with it. The rack skips such a fault when too few other
-    /// replicas are well: beyond the failure bound nothing is promised.
+    /// Whether the fault destroys a replica's data. The rack skips such a fault if too few other
+    /// replicas are well: nothing is promised beyond the failure bound.
     #[must_use]
     pub fn is_lethal(&self) -> bool {
         matches!(
@@ -530,9 +535,9 @@ impl Fault {
         matches!(self, Fault::HangDisk { for_ns, .. } if *for_ns >= LONG_HANG_NS)
     }
 
-    /// Whether it may make live replicas look dead. The rack skips such a fault while a member is
-    /// dead and the controller does not know it: were a live one taken out first, the group would
-    /// wait for the dead one.
+    /// Whether the fault may make live replicas look dead. The rack skips such a fault while a
+    /// member is dead and the controller does not know it: if a live member were removed first, the
+    /// group would wait for the dead one.
     #[must_use]
     pub fn is_troubling(&self) -> bool {
         match self {
@@ -558,7 +563,7 @@ impl Fault {
         }
     }
 
-    /// The nodes that it names.
+    /// The nodes that the fault names.
     #[must_use]
     pub fn nodes(&self) -> Vec<Node> {
         match *self {

@@ -1,4 +1,4 @@
-//! Client processes that are gateways, and what Redis clients do to them.
+//! Client processes that are gateways, and the behaviour of their Redis clients.
 
 use concord_core::rng::splitmix64;
 use concord_core::{Duration, MS, Rng};
@@ -7,53 +7,57 @@ use serde::{Deserialize, Serialize};
 
 use crate::systems::store::edges::Within;
 
-/// Most commands that a client sends without waiting for replies.
+/// The maximum number of commands that a client sends without waiting for replies.
 pub const PIPELINE_MAX: u64 = 64;
-/// Longest time that a client does not read its replies.
+/// The maximum time that a client does not read its replies, in ns.
 pub const SLOW_NS_MAX: Duration = 1_000 * MS;
 
-/// The gateways of a plan. Their clients speak RESP, pipeline, and read when they like.
+/// The gateways of a plan. Their clients speak RESP and pipeline commands, and some read replies
+/// late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gateways {
-    /// Client processes that are gateways: the last ones.
+    /// The number of client processes that are gateways: the last ones.
     pub count: usize,
-    /// Most commands of a pipeline.
+    /// The maximum number of commands in a pipeline.
     pub pipeline_max: u64,
-    /// Transactions (MULTI to EXEC, or DISCARD) among 100 commands.
+    /// The share of transactions (MULTI to EXEC, or DISCARD) among commands, in percent.
     pub multi_percent: u64,
-    /// Commands over several keys (MGET, MSET, DEL, ...) among 100.
+    /// The share of commands with several keys (MGET, MSET, DEL, ...) among commands, in percent.
     pub split_percent: u64,
-    /// Pops of lists among 100 that wait for an element, for a while (BLPOP, BRPOP).
+    /// The share of pops that wait for an element for a while (BLPOP, BRPOP) among pops of lists,
+    /// in percent.
     pub waiting_percent: u64,
-    /// Pipelines among 100 whose keys are of another database than 0 (SELECT).
+    /// The share of pipelines with keys of another database than 0 (SELECT), in percent.
     pub databases_percent: u64,
-    /// Commands of one key among 100 that are sent as scripts, or as calls of functions.
+    /// The share of commands with one key that are sent as scripts, or as calls of functions, in
+    /// percent.
     pub scripts_percent: u64,
-    /// Transactions of several keys among 100 commands, on keys of their own: by MULTI, WATCH,
-    /// scripts, MGET and MSET, and XREAD that waits.
+    /// The share of transactions on several keys among commands, in percent. They have keys of
+    /// their own, and are made of MULTI, WATCH, scripts, MGET and MSET, and XREAD that waits.
     pub together_percent: u64,
-    /// Moves between lists, pops of sorted sets and the like among 100 commands, some of which
-    /// wait.
+    /// The share of moves between lists, pops of sorted sets and similar commands, some of which
+    /// wait, among commands, in percent.
     pub moves_percent: u64,
-    /// A client of each gateway caches what it reads (CLIENT TRACKING).
+    /// Whether a client of each gateway caches what it reads (CLIENT TRACKING).
     pub caches: bool,
-    /// Gateways share users, whom clients change (ACL).
+    /// Whether gateways share users, whom clients change (ACL).
     pub users: bool,
-    /// Gateways hear each other, and each has clients that subscribe and one that publishes.
+    /// Whether gateways know each other, and each has clients that subscribe and one that
+    /// publishes.
     pub subscribers: bool,
-    /// Pipelines among 100 whose client does not read for a while.
+    /// The share of pipelines during which the client does not read for a while, in percent.
     pub slow_percent: u64,
-    /// The longest such while, in ns.
+    /// The maximum time that a client does not read, in ns.
     pub slow_ns: Duration,
-    /// Pipelines among 1,000 that end in garbage, in mid-command, or with the end of what the
-    /// client sends.
+    /// The share of pipelines that end in garbage, in the middle of a command, or with a closed
+    /// sending side, per thousand.
     pub broken_permille: u64,
-    /// Most unanswered commands of a connection.
+    /// The maximum number of unanswered commands of a connection.
     pub commands_max: usize,
-    /// Most bytes of unwritten replies of a connection.
+    /// The maximum number of bytes of unwritten replies of a connection.
     pub output_bytes_max: usize,
-    /// Most unanswered writes, and reads, of a gateway.
+    /// The maximum number of unanswered writes, and of unanswered reads, of a gateway.
     pub window: u64,
 }
 
@@ -83,7 +87,7 @@ impl Default for Gateways {
 }
 
 impl Gateways {
-    /// Each of so many client processes is a gateway or not.
+    /// Draws for each client process whether it is a gateway.
     pub(crate) fn draw(rng: &mut Rng, clients: usize) -> Gateways {
         let some = |rng: &mut Rng, most: u64| if rng.chance(1, 2) { rng.below(most) } else { 0 };
         let count = (0..clients).filter(|_| rng.chance(1, 2)).count();
@@ -93,7 +97,7 @@ impl Gateways {
             pipeline_max: rng.between(1, 8),
             multi_percent: some(rng, 25),
             split_percent: some(rng, 25),
-            // Drawn beside, so that the rest of the plan is what it was.
+            // Drawn by a generator of their own, so that the other draws stay as they were.
             waiting_percent: some(&mut Rng::new(splitmix64(rng.clone().next_u64())), 100),
             databases_percent: 0,
             scripts_percent: 0,

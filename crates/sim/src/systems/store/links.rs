@@ -1,4 +1,4 @@
-//! The links that a rack is wired with.
+//! The links of a rack.
 
 use concord_core::{Duration, MS};
 use serde::{Deserialize, Serialize};
@@ -7,30 +7,31 @@ use crate::engine::NS;
 use crate::net::{HostIndex, LinkSpec, NodeIndex, Topology};
 use crate::systems::store::edges::Within;
 
-/// Fastest link, in Mb/s.
+/// The maximum bandwidth of a link, in Mb/s.
 const MBITS_MAX: u64 = 1_000_000;
-/// Largest buffer of a port, in bytes.
+/// The maximum buffer of a port, in bytes.
 const QUEUE_BYTES_MAX: u64 = 1 << 30;
 
-/// The links and switches of a rack on the packet-level network ([`crate::net`]): two switches and
-/// a link between them, the first of which hosts the rack's switch program, the second its standby;
-/// hosts have a link each to one of them. A packet takes the time that its bytes take on each link,
-/// and waits behind others, or is dropped, at each port.
+/// The links and switches of a rack on the packet-level network ([`crate::net`]): two switches with
+/// a link between them, of which the first hosts the rack's switch program and the second its
+/// standby. Each host has a link to one of them. A packet takes the time for its bytes on each
+/// link; at each port it waits for those before it, or is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Links {
-    /// Bandwidth of each link, in Mb/s; 0: no links, every packet takes the plan's `latency_ns`.
+    /// The bandwidth of each link, in Mb/s; 0: there are no links, and every packet takes the
+    /// plan's `latency_ns`.
     pub mbits: u64,
-    /// Propagation delay of each link, in ns.
+    /// The propagation delay of each link, in ns.
     pub propagation_ns: Duration,
-    /// Buffer of each port, in bytes: a packet that finds no room is dropped.
+    /// The buffer of each port, in bytes: a packet that does not fit is dropped.
     pub queue_bytes: u64,
-    /// How long every packet is in a switch's pipeline, in ns, those that only pass included.
+    /// The time of every packet in a switch's pipeline, in ns, even if it only crosses the switch.
     pub pass_ns: Duration,
-    /// Every second host is at the second switch, a link further from the program.
+    /// Whether every second host is at the second switch, one link further from the program.
     pub both: bool,
-    /// How long after a packet a switch's control plane reads the program's registers, in ns; 0:
-    /// with the packet, as only a switch in user space can.
+    /// The delay with which a switch's control plane sees the effect of a packet on the program's
+    /// registers, in ns; 0: at once, which only a switch in user space can do.
     pub look_ns: Duration,
 }
 
@@ -61,8 +62,8 @@ impl Links {
         within("look_ns", self.look_ns, 0, 10 * MS)
     }
 
-    /// The topology of a rack with so many nodes, of which `switches` are some, and where each of
-    /// these is: a seat's number as a node, and the switch of the topology that hosts it.
+    /// The topology of a rack with `nodes` nodes, of which `switches` are switches; and for each of
+    /// these, its node and the switch of the topology that hosts it.
     pub(crate) fn topology(
         &self,
         nodes: usize,
@@ -77,7 +78,7 @@ impl Links {
         let seats: Vec<(usize, NodeIndex)> =
             switches.iter().map(|node| (*node, topology.add_switch(self.pass_ns * NS))).collect();
         for (host, node) in (0..nodes).map(|node| (HostIndex(node as u32), node)) {
-            // A seat's address leads to its switch, which takes what comes for it.
+            // Packets for a seat's address go to its switch, which hands them to the seat.
             let own = seats.iter().find(|(seat, _)| *seat == node);
             let far = self.both && node % 2 == 1;
             let at = own.map_or(seats[usize::from(far) % seats.len()].1, |(_, at)| *at);

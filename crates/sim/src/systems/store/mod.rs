@@ -1,14 +1,14 @@
-//! The replicated store, of whichever protocol, with Harmonia's help or without.
+//! The replicated store, with any of its protocols and switch programs.
 //!
-//! | part | what it is |
+//! | part | content |
 //! |---|---|
-//! | `plan.rs`, `draw.rs`, `draw_disks.rs`, `smaller.rs` | a run: what it says, how a seed draws it, runs that do less |
-//! | `experiment.rs`, `written.rs` | a run's file, and how it writes names |
-//! | `build.rs`, `role.rs`, `storage.rs` | the machines of a rack, and their storage |
-//! | `workload.rs`, `gateways.rs`, `edges.rs` | what clients ask for |
-//! | `disks.rs`, `links.rs` | what of the data survives a process, what the rack is wired with |
-//! | `fault.rs` | what can go wrong |
-//! | `totals.rs`, `seen.rs` | what runs saw |
+//! | `plan.rs`, `draw.rs`, `draw_disks.rs`, `smaller.rs` | the plan of a run, its drawing from a seed, and smaller plans |
+//! | `experiment.rs`, `written.rs` | plans as files, and the notation of names in them |
+//! | `build.rs`, `role.rs`, `storage.rs` | the machines of a rack, and their storage engines |
+//! | `workload.rs`, `gateways.rs`, `edges.rs` | the requests of clients |
+//! | `disks.rs`, `links.rs` | the disks of replicas, and the links of the rack |
+//! | `fault.rs` | the faults |
+//! | `totals.rs`, `seen.rs` | the counts of runs |
 //! | `rack/` | the rack in a [`World`](crate::world::World): its run, its invariants, its history |
 
 pub(crate) mod build;

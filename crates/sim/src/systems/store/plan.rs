@@ -1,4 +1,4 @@
-//! A whole run as data: the rack, the workload, the network, the faults.
+//! The plan of a run as data: the rack, the workload, the network, the faults.
 
 use concord_core::{Duration, Guards, MS, Rng, US};
 use concord_protocols::SlowReads;
@@ -13,162 +13,173 @@ use crate::systems::store::gateways::Gateways;
 use crate::systems::store::links::Links;
 use crate::systems::store::written::{PROTOCOLS, protocol_name};
 
-/// Most nodes of a kind in a plan.
+/// The maximum number of nodes of one kind in a plan.
 pub const NODES_MAX: usize = 64;
-/// Most operations of a plan.
+/// The maximum number of operations in a plan.
 pub const OPERATIONS_MAX: usize = 1_000_000;
-/// Clocks drift by at most that, per million: the holder of a lease counts a tenth less than who
-/// granted it (trap T2).
+/// The maximum drift of clocks, per million. The holder of a lease assumes that it ends a tenth
+/// earlier than its grantor does (trap T2).
 pub const DRIFT_PPM_MAX: u64 = 40_000;
 
-/// How long a node is busy with a packet, in ns. Packets that arrive meanwhile wait.
+/// The time that a node is busy with a packet, in ns, by the packet's kind. Packets that arrive
+/// meanwhile wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Service {
-    /// A replica with a read.
+    /// The time of a replica for a read.
     pub read_ns: Duration,
-    /// A replica with a write that it orders.
+    /// The time of a replica for a write that it orders.
     pub write_ns: Duration,
-    /// A replica with a record of its predecessor or primary.
+    /// The time of a replica for a record from its predecessor or primary.
     pub record_ns: Duration,
-    /// A replica with an acknowledgement of a record.
+    /// The time of a replica for an acknowledgement of a record.
     pub ack_ns: Duration,
-    /// A replica with a version query or its answer (CRAQ).
+    /// The time of a replica for a version query or its answer (CRAQ).
     pub query_ns: Duration,
-    /// A replica with anything else.
+    /// The time of a replica for any other packet.
     pub other_ns: Duration,
-    /// The switch with any packet.
+    /// The time of the switch for any packet.
     pub switch_ns: Duration,
-    /// A client with any packet.
+    /// The time of a client for any packet.
     pub client_ns: Duration,
 }
 
-/// A fault and when it happens.
+/// A fault and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "toml::Table", into = "toml::Table")]
 pub struct Timed {
-    /// When, in virtual ns.
+    /// The virtual time when it begins, in ns.
     pub at_ns: Duration,
-    /// What.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// A whole run; [`Plan::draw`] draws one from a seed, [`Plan::default`] is a good day. Change
-/// fields to aim.
+/// The plan of a whole run. [`Plan::draw`] draws one from a seed; [`Plan::default`] is a run
+/// without faults, whose fields can be changed to build a particular case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
-    /// The seed of everything that the plan leaves open.
+    /// The seed of everything that the plan does not determine.
     #[serde(with = "crate::systems::store::written::seed")]
     pub seed: u64,
-    /// How the replicas replicate.
+    /// The replication protocol.
     #[serde(with = "crate::systems::store::written::protocol")]
     pub protocol: Protocol,
-    /// What the switch runs.
+    /// The switch program.
     #[serde(with = "crate::systems::store::written::program")]
     pub program: Program,
-    /// Number of replicas at the start.
+    /// The number of replicas at the start.
     pub replicas: usize,
-    /// Client processes, each with a session of its own.
+    /// The number of client processes, each with a session of its own.
     pub clients: usize,
-    /// Connections of each client process; one operation at a time each.
+    /// The number of connections of each client process, which make one operation at a time.
     pub connections: usize,
-    /// Stages of the switch's table.
+    /// The number of stages of the switch's table.
     pub table_stages: u8,
-    /// Slots of each stage.
+    /// The number of slots in each stage.
     pub slots: u32,
-    /// Packets that a host receives at once, at most, when several wait for it.
+    /// The maximum number of waiting packets that a host receives in one batch.
     pub batch_packets: usize,
-    /// Reads of a client that the switch sends to one replica in a row, as a power of two.
+    /// The number of successive reads of a client that the switch sends to the same replica, as a
+    /// power of two.
     pub run_bits: u8,
-    /// Operations of the safety phase, at least: it lasts until the last fault, too.
+    /// The minimum number of operations of the safety phase, which also lasts until the last fault.
     pub operations: usize,
-    /// Number of keys.
+    /// The number of keys.
     pub keys: u64,
-    /// Writes among 100 operations.
+    /// The share of writes among operations, in percent.
     pub writes_percent: u64,
-    /// Writes of values of several packets among 100 writes of strings (trap T17).
+    /// The share of values of several packets among writes of strings, in percent (trap T17).
     pub long_values_percent: u64,
-    /// FLUSHALL among 1,000 operations (trap T13).
+    /// The share of FLUSHALL among operations, per thousand (trap T13).
     pub flushes_permille: u64,
-    /// Longest pause of a connection between two operations, in ns; every third has none.
+    /// The maximum pause of a connection between two operations, in ns; every third connection
+    /// makes no pauses.
     pub think_ns: Duration,
-    /// That long around every fault's beginning and end nobody thinks for more than 1 ms, in ns:
-    /// races are there.
+    /// The period around the beginning and the end of each fault in which pauses are at most 1 ms,
+    /// in ns: this is when races occur.
     pub rush_ns: Duration,
-    /// How long the safety phase goes on after the last fault began, at least, in ns.
+    /// The minimum duration of the safety phase after the beginning of the last fault, in ns.
     pub linger_ns: Duration,
-    /// How long clients go on once everything has healed and all are well, in ns: times to live
-    /// that end then are judged exactly.
+    /// The time that clients go on after all faults have ended and all nodes are well, in ns. Times
+    /// to live that end in this period are checked exactly.
     pub calm_ns: Duration,
-    /// One way from node to node, in ns.
+    /// The latency between two nodes, one way, in ns.
     pub latency_ns: Duration,
-    /// One way between two replicas, in ns.
+    /// The latency between two replicas, one way, in ns.
     pub peer_latency_ns: Duration,
-    /// Packets lost, per million.
+    /// The share of packets that are lost, per million.
     pub loss_ppm: u64,
-    /// Packets duplicated, per million.
+    /// The share of packets that are duplicated, per million.
     pub duplicate_ppm: u64,
-    /// Packets delayed by up to `delay_ns`, per million; others overtake them.
+    /// The share of packets that are delayed by up to `delay_ns`, so that others overtake them, per
+    /// million.
     pub reorder_ppm: u64,
-    /// Longest extra delay, in ns.
+    /// The maximum additional delay, in ns.
     pub delay_ns: Duration,
-    /// Packets that wait at a busy or paused node at most; more are dropped.
+    /// The maximum number of packets that wait at a busy or paused node; further ones are dropped.
     pub queue_packets_max: usize,
-    /// How long the storage engine takes to answer, in ns; 0: memory, at once.
+    /// The response time of the storage engine, in ns; 0 for an engine in memory, which answers at
+    /// once.
     pub engine_ns: Duration,
-    /// How long the storage engine may owe an answer until it is given up, in ns.
+    /// The time after which a storage engine that does not answer is given up, in ns.
     pub engine_silence_ns: Duration,
-    /// An engine whose fault is that it stalls is at work on one operation, for so long at most, in
-    /// ns; 0: it is silent.
+    /// The maximum time that a stalled engine works on one operation, in ns, while it reports that
+    /// it works; 0: a stalled engine is silent.
     pub engine_work_ns: Duration,
-    /// The ordering node's replies are replicated, as with an engine that is a server of its own.
+    /// Whether the replies of the node that orders writes are replicated, as with an engine that is
+    /// a server of its own.
     pub replicate_replies: bool,
-    /// Raft: a leader asks a quorum for each read, whether it still leads (ReadIndex).
+    /// Raft: for each read a leader asks a quorum whether it still leads (ReadIndex).
     pub read_index: bool,
-    /// Raft without a switch's help: followers answer reads by leases of key groups, and clients
-    /// choose who does.
+    /// Raft without the switch's help: followers answer reads by leases of key groups, and clients
+    /// choose the replica.
     pub follower_leases: bool,
-    /// The same, and any replica answers once it has asked a quorum where their logs end.
+    /// Raft without the switch's help: any replica answers a read once it has asked a quorum where
+    /// their logs end, and clients choose the replica.
     pub quorum_reads: bool,
-    /// FLAIR: while a write is pending the leader gets no read that a follower can answer.
+    /// FLAIR: while a write is pending, the leader gets no read that a follower can answer.
     pub avoid_leader: bool,
-    /// FLAIR: reads are shared by weights, which the leader computes of the replicas' queues.
+    /// FLAIR: reads are shared by weights, which the leader computes from the queues of the
+    /// replicas.
     pub load_awareness: bool,
-    /// About how many bytes a chunk of a copied state has.
+    /// The approximate size of a chunk when a state is copied, in bytes.
     pub copy_bytes: usize,
-    /// How often the replicas compare a part of their states, in ns; 0: never.
+    /// The interval at which replicas compare a part of their states, in ns; 0: never.
     pub compare_ns: Duration,
-    /// Once all is at rest, one key of one replica is damaged: that has to be found.
+    /// Whether a key of one replica is damaged at the end of the run, once all is at rest; the
+    /// comparison has to find it.
     pub damages: bool,
-    /// VR, NOPaxos: about how many executed records are kept for members that lag.
+    /// VR, NOPaxos: the approximate number of executed records that are retained for members that
+    /// lag.
     pub records_kept: usize,
-    /// How fast or slow monotonic clocks run, at most, per million.
+    /// The maximum drift of monotonic clocks, per million.
     pub drift_ppm: u64,
-    /// How long leases last, in ns.
+    /// The duration of leases, in ns.
     pub lease_ns: Duration,
-    /// Silence after which a replica is removed, in ns.
+    /// The time of silence after which a replica is removed, in ns.
     pub failure_ns: Duration,
-    /// Whether invariants are checked at every step; histories and convergence always are.
+    /// Whether invariants are checked after every step; histories and convergence are always
+    /// checked.
     pub invariants: bool,
-    /// Which guards are on.
+    /// The guards that are on.
     #[serde(rename = "without", with = "crate::systems::store::written::without")]
     pub guards: Guards,
-    /// How long nodes are busy with packets.
+    /// The times that nodes are busy with packets.
     pub service: Service,
-    /// How large keys, values and replies are.
+    /// The sizes of keys, values and replies.
     pub sizes: Sizes,
-    /// Bounds that are small, and numbers near their end.
+    /// Bounds that are smaller than shipped, and numbers that begin near their end.
     pub bounds: Bounds,
-    /// Client processes that are gateways, and what Redis clients do.
+    /// The client processes that are gateways, and the behaviour of their Redis clients.
     pub gateways: Gateways,
-    /// Packets that are cut short, forged, padded or late.
+    /// The invalid packets: cut short, forged, padded, very late.
     pub packets: Packets,
-    /// What of the replicas' data survives their processes.
+    /// The disks of the replicas.
     pub disks: Disks,
-    /// The links and switches that packets take; with none, every packet takes `latency_ns`.
+    /// The links and switches that packets take; without any, every packet takes `latency_ns`.
     pub links: Links,
-    /// Faults, by time.
+    /// The faults, in order of time.
     pub faults: Vec<Timed>,
 }
 
@@ -231,11 +242,11 @@ impl Default for Plan {
     }
 }
 
-/// What the seed of the draw of those that elect is other than that of the rest.
+/// Distinguishes the seed that draws protocols with elected leaders from that of all other draws.
 const ELECTS: u64 = 0x7e21_a5ed;
 
-/// The protocol of a seed where none is said. One in six elects its leaders, by a generator of its
-/// own; `rng` draws among the others.
+/// Draws the protocol of a seed if none is given. One seed in six has a protocol that elects its
+/// leaders, drawn by a generator of its own; `rng` draws among the others.
 pub fn any_protocol(seed: u64, rng: &mut Rng) -> Protocol {
     let (others, elects) = PROTOCOLS.split_at(PROTOCOLS.len() - 1);
     let drawn = others[rng.below(others.len() as u64) as usize];
@@ -243,7 +254,7 @@ pub fn any_protocol(seed: u64, rng: &mut Rng) -> Protocol {
 }
 
 impl Plan {
-    /// How a leader, or whoever answers, knows that its answer is not too old.
+    /// The way in which a replica makes sure that its answer to a read is not stale.
     pub(crate) fn reads(&self) -> SlowReads {
         match (self.follower_leases, self.quorum_reads, self.read_index) {
             (true, ..) => SlowReads::FollowerLease,
@@ -253,13 +264,14 @@ impl Plan {
         }
     }
 
-    /// A good day of a rack of that protocol, with Harmonia's help where it has any.
+    /// A run without faults of a rack with this protocol, with Harmonia's help if the protocol can
+    /// use it.
     #[must_use]
     pub fn of(protocol: Protocol) -> Plan {
         Plan { protocol, program: Program::of(protocol, true), ..Plan::default() }
     }
 
-    /// Adds a fault, for plans written by hand.
+    /// Adds a fault, in plans written by hand.
     #[must_use]
     pub fn with_fault(mut self, at_ns: Duration, fault: Fault) -> Plan {
         self.faults.push(Timed { at_ns, fault });
@@ -267,10 +279,10 @@ impl Plan {
         self
     }
 
-    /// Whether the plan can be run.
+    /// Checks that the plan can be run.
     ///
     /// # Errors
-    /// The first value that cannot be, in words for whoever wrote it.
+    /// The first value that is not possible, in words for the plan's author.
     pub fn validate(&self) -> Result<(), String> {
         let within = |name: &str, value: u64, least: u64, most: u64| {
             if (least..=most).contains(&value) {
@@ -351,14 +363,14 @@ impl Plan {
         self.faults.iter().try_for_each(|f| self.validate_fault(f))
     }
 
-    /// Replicas that there are or will be.
+    /// The number of replicas at the start and those that join later.
     #[must_use]
     pub fn replicas_ever(&self) -> usize {
         self.replicas + self.faults.iter().filter(|f| f.fault == Fault::Join).count()
     }
 
     fn validate_fault(&self, timed: &Timed) -> Result<(), String> {
-        // Who joins late may be hit by this one only: the others do something to a running host.
+        // This fault alone may hit a replica that joins late: the others act on a running host.
         let is_early = !matches!(timed.fault, Fault::LoseRecords { .. });
         let replicas = if is_early { self.replicas } else { self.replicas_ever() };
         if let Fault::Reboot { node } = timed.fault

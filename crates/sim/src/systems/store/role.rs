@@ -1,5 +1,5 @@
-//! A node of a rack: the machine that it runs, whichever that is. Time, packets and order come from
-//! whoever drives it: the swarm's rack, a load, the explorer.
+//! A node of a rack: the machine that it runs. Time, packets and their order come from the driver:
+//! the swarm's rack, a load, or the explorer.
 
 use concord_control::{Controller, State};
 use concord_core::machine::{Deadline, Persist, Relevance};
@@ -9,7 +9,7 @@ use concord_protocols::Node;
 use concord_switch::Agent;
 use concord_wire::OfGroup;
 
-/// A node with engines `E`, and clients in processes `C`.
+/// A node with storage engines `E`, and clients in processes `C`.
 #[derive(Clone, Debug)]
 pub(crate) enum Role<E, C> {
     Controller(Box<Controller>),
@@ -87,7 +87,7 @@ impl<E: Engine, C: Machine<Persist = Nothing>> Machine for Role<E, C> {
     }
 }
 
-/// Hands a machine one packet, as a batch of its own.
+/// Delivers one packet to a machine, as a batch of its own.
 pub(crate) fn deliver(
     machine: &mut impl Machine,
     now: Now,
@@ -99,7 +99,7 @@ pub(crate) fn deliver(
     machine.flush(now, sink);
 }
 
-/// Wakes a machine, and nothing else is in that batch.
+/// Wakes a machine, in a batch without packets.
 pub(crate) fn wake(machine: &mut impl Machine, now: Now, sink: &mut impl Sink) {
     machine.tick(now, sink);
     machine.flush(now, sink);

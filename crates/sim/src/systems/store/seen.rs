@@ -1,29 +1,29 @@
-//! The large values and replies that a run saw.
+//! Counts of the large values and replies in a run.
 
 use concord_check::{Operation, Reply};
 
-/// A key above this fits no packet with what is around it.
+/// The length above which a key does not fit into a packet with the rest of its command, in bytes.
 const LONG_KEY_BYTES: usize = 1_200;
-/// A value above this is in more packets than a window has.
+/// The length above which a value takes more packets than a window has, in bytes.
 const HUGE_VALUE_BYTES: usize = 100_000;
 const MANY_ELEMENTS: usize = 1_000;
-/// A time to live above this is a day.
+/// The duration from which on a time to live counts as long: a day, in ms.
 const LONG_TTL_MS: u64 = 24 * 3_600_000;
 
-/// Operations that ended with a reply, by what is large about them.
+/// Counts of operations that ended with a reply, by what is large about them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Large {
     /// Reads of all keys.
     pub of_all_keys: u64,
-    /// On a key that is nearly as long as a packet, or longer.
+    /// Operations on a key that is nearly as long as a packet, or longer.
     pub keys: u64,
-    /// Writes of values of more than 100,000 bytes, and reads of them.
+    /// Writes and reads of values of more than 100,000 bytes.
     pub values: u64,
     /// Replies of a thousand elements or more.
     pub replies: u64,
     /// Times to live of a day or more.
     pub lifetimes: u64,
-    /// Keys written to come due at one time.
+    /// Keys written so that they expire at the same time.
     pub due: u64,
     /// Writes refused because a disk was full.
     pub disk_full: u64,
@@ -32,7 +32,7 @@ pub struct Large {
 }
 
 impl Large {
-    /// Adds another run's.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Large) {
         self.of_all_keys += other.of_all_keys;
         self.keys += other.keys;
@@ -73,7 +73,7 @@ impl Large {
     }
 }
 
-/// Whether an error says that a write was refused for want of memory, or of room on a disk.
+/// Whether an error reply says that a write was refused because memory or a disk was full.
 pub(crate) fn is_short_of_room(error: &str) -> bool {
     error.starts_with("OOM") || error.starts_with("DISKFULL")
 }

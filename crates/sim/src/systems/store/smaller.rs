@@ -1,4 +1,4 @@
-//! Plans that do less: faults, operations, clients, keys and noise are taken away.
+//! Smaller plans: faults, operations, clients, keys and noise are removed from a plan.
 
 use super::disks::Disks;
 use super::edges::{Bounds, Packets, Sizes};
@@ -6,10 +6,10 @@ use super::gateways::Gateways;
 use super::links::Links;
 use super::plan::{Plan, Service, Timed};
 
-/// Plans that do a little less, those that do much less first.
+/// The plans to try, those with the largest reduction first.
 pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     let mut all = fewer_faults(plan);
-    // A fault may be of a replica that joins by another.
+    // A fault may name a replica that another fault lets join.
     all.retain(|smaller| smaller.validate().is_ok());
     let mut with = |change: fn(&mut Plan)| {
         let mut smaller = plan.clone();
@@ -104,7 +104,7 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     all
 }
 
-/// Without all faults, without half of them, without each.
+/// The plan without all faults, without each half of them, and without each single one.
 fn fewer_faults(plan: &Plan) -> Vec<Plan> {
     let mut all = Vec::new();
     let mut size = plan.faults.len();

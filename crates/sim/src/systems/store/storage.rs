@@ -1,11 +1,12 @@
-//! The replicas' storage in the simulator: the memory engine behind a connection that may take its
-//! time and may break, as that to a server of the replica's own. The server may be slow, hang for a
-//! while or for good, restart without its data, or have the connection cut in the middle of a
+//! The replicas' storage in the simulator: the memory engine behind a simulated connection, which
+//! may be slow and may break, like that to a storage server. The server may be slow, hang for a
+//! while or for good, restart without its data, or have its connection cut in the middle of a
 //! command.
 //!
-//! What is submitted is executed at once and its completion delayed: nobody can tell the difference
-//! but by a cut. What the server had not executed by then is sent again and comes out the same; a
-//! write that it had executed, and whose reply is lost, loses the engine (trap T11).
+//! A submitted command is executed at once, and its completion is delayed; this makes a difference
+//! only if the connection is cut. Commands that count as not executed by then are sent again, with
+//! the same result. If a write counts as executed and its reply is lost, the engine is lost (trap
+//! T11).
 
 use std::collections::VecDeque;
 
@@ -16,25 +17,27 @@ use concord_engine::{
     Backend, BackendDone, Class, CommandTable, Context, Outcome, RangeDigest, Step, Submitted,
 };
 
-/// About how many bytes of an object under way are made at a time, before a write to it.
+/// The approximate number of bytes of an object in transfer that are prepared at a time before a
+/// write to it.
 const READY_BYTES: usize = 16;
 
-/// Memory, at once or behind a connection, as a server of its own would be.
+/// The memory engine, which answers at once, or later like a storage server.
 #[derive(Debug)]
 pub(crate) struct Store {
     memory: Memory,
     /// Whether operations complete later, by [`Store::release`].
     is_remote: bool,
-    /// Executed, in order; not yet known to the replica. With whether it wrote.
+    /// Operations that were executed, in order, and whose completion the replica does not know yet;
+    /// each with whether it wrote.
     under_way: VecDeque<(BackendDone, bool)>,
-    /// How many of them have arrived.
+    /// The number of completions that have arrived.
     arrived: usize,
-    /// Nothing arrives any more.
+    /// Whether the server hangs: no completion arrives any more.
     hangs: bool,
-    /// Since when it is at work on the operation whose answer comes next.
+    /// The time since when the server works on the operation whose answer comes next.
     at_work_since: Option<Instant>,
     lost: bool,
-    /// A script runs: its commands are done at once, and its end comes later.
+    /// Whether a script runs: its commands are executed at once, and its end comes later.
     in_script: bool,
 }
 
@@ -52,12 +55,12 @@ impl Store {
         }
     }
 
-    /// Completions under way.
+    /// The number of completions that have not arrived.
     pub(crate) fn waiting(&self) -> usize {
         if self.hangs { 0 } else { self.under_way.len() - self.arrived }
     }
 
-    /// The next completion arrives.
+    /// Delivers the next completion.
     pub(crate) fn release(&mut self) {
         if self.hangs {
             return;
@@ -66,30 +69,30 @@ impl Store {
         self.arrived = (self.arrived + 1).min(self.under_way.len());
     }
 
-    /// The server takes no command any more, and its connection stands.
+    /// Makes the server hang: it accepts no command any more, and its connection stays open.
     pub(crate) fn hang(&mut self) {
         self.is_remote = true;
         self.hangs = true;
     }
 
-    /// It is at work until the next completion arrives.
+    /// Makes the server work on an operation until the next completion arrives.
     pub(crate) fn work(&mut self, now: Instant) {
         self.at_work_since = Some(now);
     }
 
-    /// From now on completions come by [`Store::release`].
+    /// Makes completions wait for [`Store::release`] from now on.
     pub(crate) fn be_remote(&mut self) {
         self.is_remote = true;
     }
 
-    /// The connection is cut; whether a write was executed of which nobody will know. If not, all
-    /// is sent again, and arrives later.
+    /// Cuts the connection; returns whether a write was executed whose outcome the replica cannot
+    /// learn. If not, all pending commands are sent again, and their completions arrive later.
     pub(crate) fn cut(&mut self) -> bool {
         self.lost |= self.under_way.iter().skip(self.arrived).any(|(_, wrote)| *wrote);
         self.lost
     }
 
-    /// Done now, or later if the store is remote.
+    /// The result of a submission: done at once, or pending if the store is remote.
     fn later(&mut self) -> Submitted {
         if !self.is_remote {
             return Submitted::Done(Outcome::default());
@@ -98,7 +101,7 @@ impl Store {
         Submitted::Pending
     }
 
-    /// The connection breaks: nobody can say what was applied (trap T11).
+    /// Breaks the connection: which commands were executed cannot be known (trap T11).
     pub(crate) fn lose(&mut self) {
         self.lost = true;
     }

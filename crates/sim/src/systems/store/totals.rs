@@ -1,4 +1,4 @@
-//! Totals over runs, so that thin ones are noticed.
+//! Totals over runs, so that runs that exercise too little are noticed.
 
 use std::fmt;
 
@@ -13,58 +13,58 @@ use crate::systems::store::fault::Fault;
 use crate::systems::store::seen::Large;
 
 counters! {
-    /// What the clients of gateways did.
+    /// Counts of what the clients of gateways did.
     pub struct RedisCounters {
         /// Pipelines of more than one command.
         pipelines,
         /// Transactions sent to be executed.
         transactions,
-        /// Commands over several keys.
+        /// Commands with several keys.
         splits,
-        /// Pops that wait.
+        /// Pops that wait for an element.
         waits,
         /// Scripts.
         scripts,
-        /// Those of them that run twice where an interpreter is kept.
+        /// Scripts that run twice if the memory engine keeps an interpreter.
         long,
         /// Calls of functions.
         calls,
-        /// Moves between lists, pops of sorted sets and the like.
+        /// Moves between lists, pops of sorted sets, and similar commands.
         moves,
-        /// Transactions of several keys.
+        /// Transactions on several keys.
         together,
-        /// Those of them that were not executed, since what they watched had changed.
+        /// Transactions on several keys that were not executed because a watched key had changed.
         aborted,
-        /// Reads of clients that cache.
+        /// Reads of clients that cache what they read.
         cached,
         /// Messages published.
         published,
-        /// Messages that subscribers got.
+        /// Messages that subscribers received.
         delivered,
-        /// Pipelines of another database than 0.
+        /// Pipelines on another database than 0.
         databases,
-        /// Commands sent inline.
+        /// Commands sent in the inline format.
         inline,
-        /// Pipelines that ended in RESP3.
+        /// Pipelines that ended in RESP version 3.
         resp3,
-        /// Times that a client did not read.
+        /// Periods in which a client did not read its replies.
         slow,
-        /// Pipelines sent meanwhile.
+        /// Pipelines sent in such periods.
         ahead,
         /// Pipelines that ended in garbage.
         garbage,
-        /// Connections that closed in mid-command.
+        /// Connections that clients closed in the middle of a command.
         torn,
-        /// Pipelines behind which the client sent no more.
+        /// Pipelines after which the client closed its sending side.
         shut,
-        /// Of these, closed while they waited for others.
+        /// Of these, connections that the gateway closed while their commands waited for others.
         over,
         /// Gateways that died.
         died,
     }
 }
 
-/// How often each kind of fault happened, by its place in [`Fault::KINDS`].
+/// The number of faults of each kind, by its index in [`Fault::KINDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultCounts(pub [u64; Fault::KINDS.len()]);
 
@@ -74,7 +74,7 @@ impl Default for FaultCounts {
     }
 }
 
-/// What a run saw; of several runs, the sum.
+/// The counts of a run, or the sums over several runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Runs.
@@ -83,78 +83,78 @@ pub struct Totals {
     pub operations: u64,
     /// Operations of unknown outcome.
     pub unknown: u64,
-    /// Operations whose replies were held against the model, and transactions that were.
+    /// Operations and transactions whose replies were compared with the model.
     pub judged: u64,
     /// Operations that were refused.
     pub refused: u64,
-    /// Times to live that were set, and of these how many could be judged.
+    /// Times to live that were set, and how many of these could be checked.
     pub expiries: [u64; 2],
-    /// Runs of whose operations too little was judged.
+    /// Runs in which too few operations were checked.
     pub runs_too_little: u64,
-    /// The longest time that no read or no write ended while some were unwell and others could go
-    /// on, in ns.
+    /// The longest period in which no read, or no write, ended while some nodes were at fault and
+    /// the others could go on, in ns.
     pub stalled_ns_max: u64,
-    /// How long that was so, in ns.
+    /// The total duration of the periods in which the others could go on, in ns.
     pub watched_ns: u64,
-    /// Reads answered fast.
+    /// Reads answered on the fast path.
     pub fast_reads: u64,
-    /// What the replicas counted.
+    /// The counters of the replicas.
     pub replicas: ReplicaCounters,
-    /// What VR replicas counted beside.
+    /// The counters of replicas of quorum protocols.
     pub vr: QuorumCounters,
-    /// What the switch's program counted.
+    /// The counters of the switch program.
     pub switch: SwitchCounters,
-    /// What the controllers counted.
+    /// The counters of the controllers.
     pub control: ControllerCounters,
-    /// Times that a client heard of another switch.
+    /// Times that a client learned that another switch is active.
     pub switches_heard_of: u64,
-    /// What the gateways counted.
+    /// The counters of the gateways.
     pub gateway: GatewayCounters,
-    /// What Redis clients did to them.
+    /// Counts of what Redis clients did.
     pub redis: RedisCounters,
     /// Packets sent.
     pub packets: u64,
-    /// Packets lost on the way.
+    /// Packets lost.
     pub lost: u64,
-    /// Packets that arrived twice.
+    /// Packets duplicated.
     pub duplicated: u64,
-    /// Packets that were received with a later one: their machine was not flushed before it.
+    /// Packets received in one batch with a later packet: their machine was not flushed in between.
     pub batched: u64,
     /// Operations with something large.
     pub large: Large,
-    /// Times that a client heard that its session was evicted.
+    /// Times that a client learned that its session was evicted.
     pub sessions_lost: u64,
-    /// Packets that nobody sent so.
+    /// Invalid packets.
     pub odd: OddCounts,
     /// Runs on the packet-level network.
     pub with_links: u64,
-    /// Packets dropped at the full ports of its switches and hosts.
+    /// Packets dropped at full ports of the packet-level network.
     pub dropped_port: u64,
-    /// Packets dropped at the full queue of a node.
+    /// Packets dropped because too many waited at a node.
     pub queue_full: u64,
     /// Faults injected, by [`Fault::kind`].
     pub faults: FaultCounts,
-    /// Replicas that were told to end and waited in vain for the others to go on without them;
-    /// those that left in order.
+    /// Replicas that were told to shut down: those that waited in vain for the others to go on
+    /// without them, and those that left in order.
     pub retired: [u64; 2],
-    /// Replicas that started with something on their disks.
+    /// Replicas that started with data on their disks.
     pub restored: u64,
-    /// Disks on which damage was found at a start.
+    /// Disks whose damage was found at a start.
     pub damaged: u64,
-    /// Replicas whose data was damaged, which the comparison of states had to find.
+    /// Replicas whose data was damaged, which the comparison of states has to find.
     pub damaged_states: u64,
-    /// Of those, the ones that the comparison of states found within the run.
+    /// Damages that the comparison of states found within the run.
     pub damages_found: u64,
-    /// Faults left out because they would have gone beyond the failure bound.
+    /// Faults skipped because they would have exceeded the failure bound.
     pub faults_skipped: u64,
     /// Events handled.
     pub events: u64,
-    /// Virtual time that passed, in ns.
+    /// Virtual time, in ns.
     pub virtual_ns: u64,
 }
 
 impl Totals {
-    /// Adds another run's.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Totals) {
         self.runs += other.runs;
         self.operations += other.operations;
@@ -198,7 +198,7 @@ impl Totals {
         self.virtual_ns += other.virtual_ns;
     }
 
-    /// Faults injected, of all kinds.
+    /// The number of injected faults of all kinds.
     #[must_use]
     pub fn faults_injected(&self) -> u64 {
         self.faults.0.iter().sum()

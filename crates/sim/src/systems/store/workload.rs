@@ -1,4 +1,4 @@
-//! The connections' commands, and how their replies read.
+//! The commands that connections send, and the parsing of their replies.
 
 use concord_check::Reply;
 use concord_client::Class;
@@ -25,35 +25,35 @@ fn of_all_keys(class: Class, args: &[&str]) -> Op {
     Op { of_all_keys: true, ..op(class, args) }
 }
 
-/// What is asked for how often.
+/// The frequencies of the kinds of operations.
 pub(crate) struct Mix {
     pub keys: u64,
     pub writes_percent: u64,
     pub long_values_percent: u64,
     pub flushes_permille: u64,
     pub sizes: Sizes,
-    /// Three of four operations are of keys that are written with a short time to live, and read
-    /// when it is over.
+    /// Whether three of four operations are on keys that are written with a short time to live, and
+    /// read around its end.
     pub expires: bool,
 }
 
-/// The time to live of what has one, where a run has one only, in ms.
+/// The time to live of keys in runs that have only one, in ms.
 const TTL_MS: u64 = 40;
-/// Longest of the long values where a run says nothing else, in bytes, and the shortest.
+/// The minimum and the maximum length of long values where the plan does not say, in bytes.
 const LONG_BYTES: (u64, u64) = (2_000, 8_000);
-/// One in so many reads is of a key that comes due with others, and one in so many writes changes a
-/// time to live.
+/// One in `DUE_READS` reads is of a key that expires at the same time as others, and one in
+/// `TTL_WRITES` writes changes a time to live.
 const DUE_READS: u64 = 8;
 const TTL_WRITES: u64 = 12;
 
-/// So many operations in turn write the same key with a short time to live, and reads look so many
-/// keys back.
+/// `BRIEF_WRITES` successive operations write the same key with a short time to live, and reads
+/// choose among the last `BRIEF_BACK` such keys.
 const BRIEF_WRITES: u64 = 4;
 const BRIEF_BACK: u64 = 60;
-/// Longest of these times to live, in ms.
+/// The maximum of these times to live, in ms.
 const BRIEF_MS_MAX: u64 = 60;
 
-/// The next operation. `unique` is in no other value.
+/// Draws the next operation. `unique` makes its value different from all others.
 pub(crate) fn draw(rng: &mut Rng, mix: &Mix, unique: u64) -> Op {
     let brief = unique / BRIEF_WRITES;
     match if mix.expires { rng.below(4) } else { 0 } {
@@ -138,7 +138,7 @@ fn draw_pop(rng: &mut Rng, mix: &Mix, key: &str) -> Op {
     }
 }
 
-/// A time to live in ms.
+/// Draws a time to live, in ms.
 fn draw_ttl(rng: &mut Rng, mix: &Mix) -> String {
     match mix.sizes.ttl_ms_max {
         0 => TTL_MS.to_string(),
@@ -146,7 +146,8 @@ fn draw_ttl(rng: &mut Rng, mix: &Mix) -> String {
     }
 }
 
-/// Adds or takes elements: new ones to a list, and of those that a set or hash may have.
+/// Draws a command that adds or removes elements: new ones of a list, or some of those that a set
+/// or hash may have.
 fn with_elements(rng: &mut Rng, mix: &Mix, args: &[&str], prefix: &str) -> Op {
     let mut op = op(Class::Write, args);
     match mix.sizes.elements_max as u64 {
@@ -167,7 +168,7 @@ fn with_fields(rng: &mut Rng, mix: &Mix, key: &str, value: &str) -> Op {
     op
 }
 
-/// A read.
+/// Draws a read.
 pub(crate) fn draw_read(rng: &mut Rng, mix: &Mix) -> Op {
     if mix.sizes.due_at_once > 0 && rng.chance(1, DUE_READS) {
         let key = due_name(rng.below(mix.sizes.due_at_once));
@@ -188,7 +189,7 @@ pub(crate) fn draw_read(rng: &mut Rng, mix: &Mix) -> Op {
     }
 }
 
-/// Whether a command that was drawn is a read.
+/// Whether a drawn command is a read.
 pub(crate) fn is_read(cmd: &[Vec<u8>]) -> bool {
     const READS: [&[u8]; 11] = [
         b"GET",
@@ -206,7 +207,7 @@ pub(crate) fn is_read(cmd: &[Vec<u8>]) -> bool {
     cmd.first().is_some_and(|name| READS.contains(&name.as_slice()))
 }
 
-/// The write of the key of that number among those that come due at one time.
+/// The write of the n-th of the keys that expire at the same time.
 pub(crate) fn due_write(n: u64, unique: u64, ttl_ms: u64) -> Op {
     let (value, ttl_ms) = (format!("v{unique}"), ttl_ms.max(1).to_string());
     op(Class::Write, &["SET", &due_name(n), &value, "PX", &ttl_ms])
@@ -225,12 +226,12 @@ fn due_name(n: u64) -> String {
     format!("due{n}")
 }
 
-/// Whether a read of any key fits into a packet.
+/// Whether some key is short enough for its reads to fit into a packet.
 pub(super) fn has_short_key(keys: u64, sizes: &Sizes) -> bool {
     (0..keys).any(|n| name_of(n, sizes).len() <= BODY_BYTES_MAX / 2)
 }
 
-/// A key's name: always the same, and as long as its number says.
+/// The name of the n-th key, whose length is a function of n.
 fn name_of(n: u64, sizes: &Sizes) -> String {
     let mut name = format!("k{n}");
     if sizes.key_bytes_max > name.len() {
@@ -250,7 +251,7 @@ enum Kind {
     Hash,
 }
 
-/// What a key holds.
+/// The type of the n-th key.
 fn kind_of(n: u64, sizes: &Sizes) -> Kind {
     let kinds = if sizes.elements_max > 0 { 5 } else { 3 };
     match n % kinds {
@@ -262,7 +263,7 @@ fn kind_of(n: u64, sizes: &Sizes) -> Kind {
     }
 }
 
-/// A reply as the checker takes it, of either version of the protocol.
+/// Parses a reply of either protocol version for the checker.
 pub(crate) fn parse_reply(bytes: &[u8]) -> Option<Reply> {
     let mut rest = bytes;
     let reply = parse_one(&mut rest)?;

@@ -1,9 +1,9 @@
-//! The notation of seeds, protocols, programs and guards: in a plan's file and on the command line.
+//! The notation of seeds, protocols, programs and guards, in a plan's file and on the command line.
 
 use concord_core::guard::{ALL_GUARDS, Guard, Guards};
 use concord_wire::control::Protocol;
 
-/// A protocol's name on the command line and in experiment files.
+/// The name of a protocol on the command line and in experiment files.
 #[must_use]
 pub fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
@@ -16,7 +16,7 @@ pub fn protocol_name(protocol: Protocol) -> &'static str {
     }
 }
 
-/// Every protocol that a rack can be drawn with.
+/// All protocols that a rack can be drawn with.
 pub const PROTOCOLS: [Protocol; 6] = [
     Protocol::PrimaryBackup,
     Protocol::Chain,
@@ -26,7 +26,7 @@ pub const PROTOCOLS: [Protocol; 6] = [
     Protocol::Raft,
 ];
 
-/// Seeds are written in hexadecimal, since TOML's integers have a sign.
+/// Seeds are written in hexadecimal, since TOML's integers are signed.
 pub(crate) mod seed {
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -51,10 +51,10 @@ pub(crate) mod seed {
     }
 }
 
-/// A seed as people write it: decimal, or hexadecimal behind `0x`.
+/// Parses a seed: decimal, or hexadecimal after `0x`.
 ///
 /// # Errors
-/// A line that says what it should be.
+/// A line that says what is expected.
 pub fn parse_seed(text: &str) -> Result<u64, String> {
     let number = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -96,10 +96,10 @@ pub(crate) mod program {
     }
 }
 
-/// A protocol by its name.
+/// Parses the name of a protocol.
 ///
 /// # Errors
-/// A line with the names that there are.
+/// A line with the known names.
 pub fn parse_protocol(name: &str) -> Result<Protocol, String> {
     PROTOCOLS.into_iter().find(|p| protocol_name(*p) == name).ok_or_else(|| {
         let names: Vec<&str> = PROTOCOLS.into_iter().map(protocol_name).collect();
@@ -107,7 +107,7 @@ pub fn parse_protocol(name: &str) -> Result<Protocol, String> {
     })
 }
 
-/// The guards that are removed, by their names.
+/// The removed guards, by their names.
 pub(crate) mod without {
     use concord_core::guard::{ALL_GUARDS, Guards};
     use serde::{Deserialize, Deserializer, Serializer};
@@ -126,7 +126,7 @@ pub(crate) mod without {
     }
 }
 
-/// A guard's name on the command line: `in-order-writes`.
+/// The name of a guard on the command line, such as `in-order-writes`.
 #[must_use]
 pub fn guard_name(guard: Guard) -> String {
     let mut name = String::new();
@@ -139,10 +139,10 @@ pub fn guard_name(guard: Guard) -> String {
     name
 }
 
-/// `guards` without the one of that name.
+/// `guards` without the one with this name.
 ///
 /// # Errors
-/// A line with the names that there are, or that this build keeps all guards.
+/// A line with the known names, or that guards cannot be removed in this build.
 pub fn without_guard(guards: Guards, name: &str) -> Result<Guards, String> {
     let Some(guard) = ALL_GUARDS.into_iter().find(|guard| guard_name(*guard) == name) else {
         let names: Vec<String> = ALL_GUARDS.into_iter().map(guard_name).collect();

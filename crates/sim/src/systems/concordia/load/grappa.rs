@@ -1,9 +1,9 @@
-//! A baseline without caches, as Grappa (Nelson et al., *Latency-Tolerant Software Distributed
-//! Shared Memory*, USENIX ATC 2015): a task delegates each access to its word's home, delegations
-//! to a node travel together, and a core goes on with another task meanwhile.
+//! A baseline without caches, modelled on Grappa (Nelson et al., *Latency-Tolerant Software
+//! Distributed Shared Memory*, USENIX ATC 2015): a task delegates each access to the home of its
+//! word, delegations to a node travel together, and a core continues with another task meanwhile.
 //!
-//! Nothing of its costs is fitted: a delegation takes a core what a hit takes, where it is made,
-//! where it is executed and where its answer arrives.
+//! No cost is fitted: a delegation takes a core the same time as a cache hit, where it is made,
+//! where it is executed, and where its answer arrives.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use concord_core::Rng;
 use super::setup::{FLUSH_NS, Load, Measured};
 use crate::engine::{EventQueue, NS, Time};
 
-/// The tasks of a thread: they hide the latency of each other's delegations.
+/// The number of tasks of a thread, which hide the latency of each other's delegations.
 const TASKS: usize = 128;
 /// The maximum number of delegations in a packet: 4,096 bytes.
 const AGGREGATED_MAX: usize = 128;
@@ -35,7 +35,7 @@ type Named = (usize, usize, Delegation);
 #[derive(Clone, Debug, Default)]
 struct Delegator {
     words: BTreeMap<u64, u64>,
-    /// By receiver.
+    /// The delegations that wait, by receiver.
     buffers: Vec<Vec<Named>>,
 }
 
@@ -58,7 +58,8 @@ impl Delegator {
         }
     }
 
-    /// Adds to a packet; returns it if it is full, and whether it is the first in it.
+    /// Adds a delegation to the packet for a node. Returns the packet if it is full, and whether
+    /// the delegation is the first in it.
     fn add(&mut self, to: usize, named: Named) -> (Option<Vec<Named>>, bool) {
         let buffer = &mut self.buffers[to];
         buffer.push(named);
@@ -71,7 +72,7 @@ impl Delegator {
 enum Event {
     /// A packet arrives at a host.
     Arrive(usize, Vec<Named>),
-    /// A packet that may be full by now leaves: sender, receiver.
+    /// A packet that may be full already leaves: sender, receiver.
     Flush(usize, usize),
     /// A task makes its next access.
     Next(usize, usize),
@@ -83,9 +84,9 @@ struct Grappa<'a> {
     now: u64,
     queue: EventQueue<Event>,
     homes: Vec<Delegator>,
-    /// When the cores of a host are free, in their common time.
+    /// The times at which the cores of a host are free, as one common time.
     free_at: Vec<u64>,
-    /// When each task made its access, and the word that it had accessed before.
+    /// For each task, the time of its access, and the word that it had accessed before.
     tasks: Vec<Vec<(u64, u64)>>,
     seen: Measured,
 }
@@ -136,7 +137,7 @@ impl Grappa<'_> {
         self.now = end;
     }
 
-    /// Keeps one of a host's cores busy; returns when it is done.
+    /// Occupies one of a host's cores; returns the time when it is done, in ns.
     fn work(&mut self, host: usize, ns: u64) -> u64 {
         let at = self.free_at[host].max(self.now) + ns / self.load.threads as u64;
         self.free_at[host] = at;
@@ -210,8 +211,8 @@ impl Grappa<'_> {
 mod tests {
     use super::*;
 
-    /// Delegations to a word take effect one after the other at its home, and packets are full
-    /// before they leave, or old.
+    /// Delegations to a word take effect one after the other at its home, and packets leave once
+    /// they are full or old.
     #[test]
     fn delegations_take_effect_at_the_home_of_their_word() {
         let mut home = Delegator::new(2);

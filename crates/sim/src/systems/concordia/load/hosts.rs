@@ -1,4 +1,4 @@
-//! The shipped nodes and switch at hosts that take their time.
+//! The shipped nodes and switch at hosts that take time for accesses and messages.
 
 use std::collections::VecDeque;
 
@@ -133,8 +133,8 @@ impl<'a> Hosts<'a> {
         })
     }
 
-    /// A block: of `owner` alone, or shared. GAM's cache is fully associative: there blocks are
-    /// numbered so that they fill all sets alike.
+    /// The tag of a block, which belongs to `owner` alone or is shared. GAM's cache is fully
+    /// associative; for it, blocks are numbered so that they fill all sets equally.
     fn tag(&self, owner: Option<usize>, index: u64) -> Tag {
         let nodes = u64::from(self.load.nodes);
         let (range, own) = ((index % nodes) as u16, owner.map_or(0, |owner| 1 + owner as u64));
@@ -154,7 +154,7 @@ impl<'a> Hosts<'a> {
         self.queue.schedule(Time(at_ns.max(self.now) * NS), event);
     }
 
-    /// Failed requests, and what was sent again.
+    /// The number of failed requests, and of packets that were sent again.
     fn counted(&self) -> (u64, u64) {
         let counters = self.hosts.iter().map(|host| host.node.counters());
         counters.fold((0, 0), |all, own| (all.0 + own.failed, all.1 + own.resent))
@@ -185,9 +185,10 @@ impl<'a> Hosts<'a> {
         }
     }
 
-    /// Fills the caches, and lets the switch own the shared blocks: a memory that has run for long.
-    /// A private block is modified, if there are writes; a shared one has had its last write, and
-    /// as many reads since as uniform accesses leave, or copies everywhere if nothing is written.
+    /// Fills the caches, and lets the switch own the shared blocks, as in a memory that has run for
+    /// long. If there are writes, a private block is modified; a shared one has had its last write,
+    /// and as many reads since as uniform accesses leave. Without writes, shared blocks have copies
+    /// everywhere.
     fn fill(&mut self) -> Result<(), String> {
         let load = self.load;
         if load.system == System::Concordia && load.sharing_percent > 0 {
@@ -326,7 +327,7 @@ impl<'a> Hosts<'a> {
         }
     }
 
-    /// Whether a packet costs nothing: see the module.
+    /// Whether a packet costs nothing: see [`super`].
     fn is_free(&self, bytes: &[u8]) -> bool {
         let op = || Repr::parse(bytes).map(|(packet, _)| packet.op);
         self.load.system == System::Gam && matches!(op(), Ok(Op::Unlock | Op::Unlocked))
@@ -371,7 +372,7 @@ impl<'a> Hosts<'a> {
         at
     }
 
-    /// Lets threads go on whose calls have ended.
+    /// Lets threads whose calls have ended make their next call.
     fn done(&mut self, host: usize, at_ns: u64) {
         while let Some(done) = self.hosts[host].node.poll_done() {
             let thread = (done.id % self.load.threads as u64) as usize;

@@ -1,17 +1,17 @@
-//! The speed of a shared memory (Concordia §7.2): the shipped nodes and the shipped switch on
-//! virtual time, and programs that never rest. Messages are counted; a cost for each access and
+//! The performance of a shared memory (Concordia §7.2): the shipped nodes and the shipped switch on
+//! virtual time, with programs that never pause. Messages are counted; a cost for each access and
 //! each message turns counts into throughput.
 //!
 //! - A program's thread is busy for `hit_ns` with each access, whether it hits or not.
 //! - A message keeps the host's server busy for `message_ns` when it is received, and again when it
-//!   is sent: the home agent and the cache agent are a thread each (§6), and answers to a thread's
+//!   is sent. The home agent and the cache agent are a thread each (§6), and answers to a thread's
 //!   own events keep a server of that thread busy. A node's messages to itself are no packets.
 //! - A packet takes `way_ns` from host to host, half of it to the switch, which is never busy.
 //! - In GAM's coherence UNLOCK and UNLOCKED cost nothing and are not counted: they stand for the
 //!   order and reliability of GAM's connections.
 //!
-//! A block is one packet, as it is one RDMA write in the paper; what its length changes beside that
-//! is how many blocks a cache holds.
+//! A block is one packet, as it is one RDMA write in the paper. Apart from that, the length of a
+//! block only determines how many blocks a cache holds.
 
 mod grappa;
 mod hosts;
@@ -43,7 +43,7 @@ mod tests {
         measure(&change(Load { warm_up_ns: MS, measure_ns: 2 * MS, ..load })).unwrap()
     }
 
-    /// What hits takes the thread's time and nothing else: 32 threads, 240 ns.
+    /// Cache hits take the thread's time and nothing else: 32 threads, 240 ns.
     #[test]
     fn accesses_of_full_locality_take_what_a_hit_takes() {
         for system in [System::Concordia, System::Base, System::Gam] {
@@ -53,8 +53,8 @@ mod tests {
         }
     }
 
-    /// Homes handle fewer packets of shared blocks where the switch owns them, and accesses wait
-    /// less.
+    /// Homes handle fewer packets of shared blocks if the switch owns them, and accesses wait for
+    /// less time.
     #[test]
     fn the_switch_takes_work_from_homes() {
         let shared = |load| Load { sharing_percent: 100, ..load };
@@ -67,7 +67,7 @@ mod tests {
         assert!(switch.wait_ns() < base.wait_ns());
     }
 
-    /// Without a cache it does not matter which block comes next.
+    /// Without a cache it makes no difference which block is next.
     #[test]
     fn delegations_gain_nothing_from_locality() {
         let at = |locality_percent| {

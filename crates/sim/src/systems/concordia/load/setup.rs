@@ -1,8 +1,8 @@
-//! A load, what it costs, and what is measured.
+//! A load, its costs, and its measurements.
 
 use concord_core::{Duration, MS, US};
 
-/// What is measured.
+/// The system that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     /// The switch owns hot blocks.
@@ -15,25 +15,25 @@ pub enum System {
     Grappa,
 }
 
-/// What accesses and messages take, in ns.
+/// The costs of accesses and messages, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// An access at the thread that makes it.
+    /// The time of an access at the thread that makes it.
     pub hit_ns: Duration,
-    /// A message, where it is received and where it is sent.
+    /// The time of a message at its receiver, and again at its sender.
     pub message_ns: Duration,
-    /// One way from host to host.
+    /// The latency from host to host, one way.
     pub way_ns: Duration,
 }
 
 /// A load (§7.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// The seed of what programs do.
+    /// The seed of the programs.
     pub seed: u64,
-    /// What is measured.
+    /// The system that is measured.
     pub system: System,
-    /// What accesses and messages take.
+    /// The costs of accesses and messages.
     pub costs: Costs,
     /// The number of nodes.
     pub nodes: u8,
@@ -47,15 +47,15 @@ pub struct Load {
     pub cache_blocks: usize,
     /// The number of blocks in each of the switch's six ways.
     pub way_blocks: u32,
-    /// Accesses to shared blocks, in percent.
+    /// The share of accesses to shared blocks, in percent.
     pub sharing_percent: u64,
-    /// Reads among the accesses, in percent.
+    /// The share of reads among the accesses, in percent.
     pub reads_percent: u64,
-    /// Accesses to the block of the access before, in percent.
+    /// The share of accesses to the block of the previous access, in percent.
     pub locality_percent: u64,
-    /// The time before the measurement, in ns. Caches are full before that.
+    /// The time before the measurement, in ns. Caches are filled before that.
     pub warm_up_ns: Duration,
-    /// The time of the measurement, in ns.
+    /// The duration of the measurement, in ns.
     pub measure_ns: Duration,
 }
 
@@ -84,7 +84,7 @@ impl Load {
         }
     }
 
-    /// The same with blocks of 512 bytes: eight times as many of all.
+    /// The same load with blocks of 512 bytes: eight times as many of each kind.
     #[must_use]
     pub fn small_blocks(self) -> Load {
         Load {
@@ -96,41 +96,41 @@ impl Load {
     }
 }
 
-/// What was measured.
+/// The result of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// Accesses that ended.
+    /// Completed accesses.
     pub accesses: u64,
-    /// Those that needed no message.
+    /// Accesses that needed no message.
     pub hits: u64,
     /// Packets that hosts sent and received.
     pub packets: u64,
-    /// Those of them that home agents sent and received.
+    /// Packets that home agents sent and received.
     pub home_packets: u64,
     /// Requests that failed, and were tried again.
     pub failed: u64,
     /// Packets that were sent again.
     pub resent: u64,
-    /// Accesses that waited, and for how long in all, in ns.
+    /// The number of accesses that waited, and their total wait, in ns.
     pub waited: (u64, u64),
-    /// The time of the measurement, in ns.
+    /// The duration of the measurement, in ns.
     pub ns: u64,
 }
 
 impl Measured {
-    /// Accesses a second.
+    /// Accesses per second.
     #[must_use]
     pub fn per_second(&self) -> f64 {
         self.accesses as f64 * 1e9 / self.ns.max(1) as f64
     }
 
-    /// Packets of hosts an access.
+    /// Packets of hosts per access.
     #[must_use]
     pub fn packets_each(&self) -> f64 {
         self.packets as f64 / self.accesses.max(1) as f64
     }
 
-    /// Packets of home agents an access.
+    /// Packets of home agents per access.
     #[must_use]
     pub fn home_packets_each(&self) -> f64 {
         self.home_packets as f64 / self.accesses.max(1) as f64
@@ -143,5 +143,5 @@ impl Measured {
     }
 }
 
-/// The time for which Grappa's delegations to a node wait for each other at most, in ns.
+/// The maximum time for which Grappa's delegations to a node wait for each other, in ns.
 pub(super) const FLUSH_NS: Duration = 5 * US;

@@ -3,11 +3,11 @@
 //! A job of m tasks makes its scheduler send d m reservations to nodes drawn at random; one message
 //! to a node has all of that node's. The node's monitor queues them. With an executor free it takes
 //! the oldest one and asks its scheduler for a task (getTask), and the executor waits for the
-//! answer. Who asks first gets a task; when a job's last task is given, the scheduler cancels its
-//! reservations that are left, and who asks in vain takes its next reservation.
+//! answer. The first nodes that ask get a task. When a job's last task is given, the scheduler
+//! cancels the remaining reservations, and a node that asks in vain takes its next reservation.
 //!
-//! Where there are fewer nodes than reservations each gets several. (Sparrow's code has each node
-//! once at most, and so never starts the rest of a job with more tasks than there are nodes:
+//! If there are fewer nodes than reservations, each gets several. (Sparrow's code has each node
+//! at most once, and so never starts the rest of a job with more tasks than there are nodes:
 //! `UnconstrainedTaskPlacer`, radlab/sparrow 0fe29e1.)
 //!
 //! Schedulers and monitors are processes: one queue each, busy with each message that they get or
@@ -45,7 +45,7 @@ enum Question {
 
 #[derive(Clone, Copy)]
 enum Told {
-    /// So many reservations for a job.
+    /// A number of reservations for a job.
     Reserve(u64, u32),
     /// A task of a job, for which it asked at that time.
     Task((u64, u32), u64),

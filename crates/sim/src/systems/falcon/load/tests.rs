@@ -1,8 +1,9 @@
-//! The models against queueing theory, and Falcon against the ideal queue. Seeds are fixed.
+//! The models compared with queueing theory, and Falcon compared with an ideal queue. Seeds are
+//! fixed.
 
 use super::*;
 
-/// Nothing takes time but tasks.
+/// Costs of zero: only tasks take time.
 const FREE: Costs = Costs {
     latency_ns: 0,
     switch_ns: 0,
@@ -16,10 +17,11 @@ const FREE: Costs = Costs {
     submit_ns: 0,
     process_ns: 0,
 };
-/// How long tasks take.
+/// The mean duration of a task, in ns.
 const TASK_NS: f64 = 1e5;
 
-/// Jobs of one task at any time, at a share of all executors' time; about so many tasks.
+/// Jobs of one task at random times, at this share of all executors' time, and with about `tasks`
+/// tasks.
 fn single(workers: usize, slots: usize, load: f64, tasks: u64) -> Load {
     let jobs_per_second = (load * (workers * slots) as f64 * SEC as f64 / TASK_NS) as u64;
     Load {
@@ -42,7 +44,7 @@ fn run(load: Load, system: System) -> Measured {
     measured
 }
 
-/// The mean delay, in mean times of tasks.
+/// The mean delay, in mean durations of tasks.
 fn mean(load: Load, system: System) -> f64 {
     run(load, system).task.mean_ns / TASK_NS
 }
@@ -52,7 +54,7 @@ fn close(ours: f64, known: f64, tolerance: f64) {
     assert!((ours / known - 1.0).abs() < tolerance, "{ours} is not {known}");
 }
 
-/// Erlang's C over c (1 - load): the mean wait of M/M/c, in mean times of tasks.
+/// Erlang's C over c (1 - load): the mean wait of M/M/c, in mean durations of tasks.
 fn erlang_c(c: usize, load: f64) -> f64 {
     let offered = load * c as f64;
     let mut blocked = 1.0;
@@ -68,10 +70,10 @@ fn the_ideal_queue_is_m_m_c_and_m_d_1() {
         let ours = mean(single(1, executors, load, 1_000_000), System::Ideal);
         close(ours, erlang_c(executors, load), 0.05);
     }
-    // Pollaczek and Khinchine: half of what it is with exponential times.
+    // Pollaczek and Khinchine: half of the wait with exponential durations.
     let fixed = Load { times: Times::Fixed, ..single(1, 1, 0.8, 500_000) };
     close(mean(fixed, System::Ideal), 0.8 / (2.0 * 0.2), 0.03);
-    // And with a second moment of 0.9 s^2 + 0.1 (10 s)^2, of s = 1 / 1.9.
+    // With a second moment of 0.9 s^2 + 0.1 (10 s)^2, for s = 1 / 1.9.
     let second = (0.9 + 10.0) / (1.9 * 1.9);
     let bimodal = Load { times: Times::Bimodal, ..single(1, 1, 0.5, 500_000) };
     close(mean(bimodal, System::Ideal), 0.5 * second / (2.0 * 0.5), 0.05);
@@ -88,8 +90,8 @@ fn what_costs_nothing_and_waits_in_one_place_is_the_ideal_queue() {
     }
 }
 
-/// Mitzenmacher (1996), Vvedenskaya et al. (1996): of many queues a share of load^(2^k - 1) has k
-/// tasks or more.
+/// Mitzenmacher (1996), Vvedenskaya et al. (1996): among many queues a share of load^(2^k - 1) has
+/// k tasks or more.
 #[test]
 fn the_shorter_of_two_queues_is_as_long_as_is_known() {
     let load: f64 = 0.8;
@@ -97,8 +99,9 @@ fn the_shorter_of_two_queues_is_as_long_as_is_known() {
     close(mean(single(400, 1, load, 400_000), System::PowerOfTwo), stays - 1.0, 0.03);
 }
 
-/// Late binding with two probes is the queue of two with less work. Hellemans and Van Houdt (2018):
-/// more than w waits in a share of 1 / (load + (1 / load - load) e^w) of many queues.
+/// Late binding with two probes chooses the queue of two with less work. Hellemans and Van Houdt
+/// (2018): a share of 1 / (load + (1 / load - load) e^w) of tasks waits for more than w at many
+/// queues.
 #[test]
 fn late_binding_of_two_probes_waits_as_long_as_is_known() {
     let load: f64 = 0.8;
@@ -109,7 +112,7 @@ fn late_binding_of_two_probes_waits_as_long_as_is_known() {
     close(mean(single(400, 1, load, 400_000), sparrow), known, 0.03);
 }
 
-/// With room for any number JBSQ is the shortest queue, better than one of two and worse than one
+/// With unlimited room JBSQ is the shortest queue: better than one of two, and worse than a single
 /// queue.
 #[test]
 fn jbsq_is_between_the_ideal_queue_and_the_shorter_of_two() {
@@ -121,8 +124,8 @@ fn jbsq_is_between_the_ideal_queue_and_the_shorter_of_two() {
     assert!(ideal < three && three < many && many < two, "{ideal} {three} {many} {two}");
 }
 
-/// A process of 10 us a message cannot send more than 50,000 tasks a second, and hear of their
-/// ends.
+/// A process that takes 10 us per message cannot send more than 50,000 tasks a second and hear of
+/// their ends.
 #[test]
 fn a_central_process_is_what_limits_it() {
     let costs = Costs { process_ns: 10 * US, ..FREE };
@@ -154,7 +157,7 @@ fn falcon_is_the_ideal_queue_but_for_its_round_trips() {
     assert!((3_000.0..30_000.0).contains(&more), "{more}");
 }
 
-/// Ten clients that want twice what there is: the queue is full, and each gets a tenth.
+/// Ten clients that want twice the capacity: the queue is full, and each gets a tenth.
 #[test]
 fn ten_clients_at_twice_the_capacity_get_equal_shares() {
     let period_ns = 2 * MS;
@@ -169,7 +172,7 @@ fn ten_clients_at_twice_the_capacity_get_equal_shares() {
     let ours = measure(&load.at(2.0, 0)).unwrap();
     assert!(ours.counts["tasks_refused"] > 0, "{:?}", ours.counts);
     let all: u64 = ours.begun.iter().sum();
-    // Nothing is lost by the crowd at the door.
+    // Retries at the full queue lose nothing.
     assert!(all > 58_000, "{all} of 60,000");
     for (client, begun) in ours.begun.iter().enumerate() {
         close(*begun as f64 / (all as f64 / 10.0), 1.0, 0.1);
@@ -177,7 +180,7 @@ fn ten_clients_at_twice_the_capacity_get_equal_shares() {
     }
 }
 
-/// A port that is too slow loses what comes round, and owners submit it again.
+/// A recirculation port that is too slow loses packets, and owners submit the tasks again.
 #[test]
 fn what_the_recirculation_port_loses_is_submitted_again() {
     let costs = Costs { round_bits_per_s: 20_000_000_000, round_packets_max: 1, ..FREE };
@@ -187,7 +190,7 @@ fn what_the_recirculation_port_loses_is_submitted_again() {
     assert!(ours.counts["submissions_unanswered"] > 0);
 }
 
-/// §3.5 at 95%, a second of it: the same numbers for ever.
+/// §3.5 at 95%, for a second: a fixed seed always gives the same numbers.
 #[test]
 fn falcon_3_5_a_fixed_run_is_the_same() {
     let costs = Costs { job_ns: 20 * US, message_ns: 20 * US, end_ns: 20 * US, ..Costs::QUICK };
@@ -213,6 +216,6 @@ fn steps_make_up_the_delay() {
         assert_eq!(step.delays.count, m.tasks, "{}", step.name);
     }
     let sum: f64 = m.steps.iter().map(|step| step.delays.mean_ns).sum();
-    // An executor's request may have come before the task.
+    // An executor's request may have arrived before the task.
     assert!(sum >= m.task.mean_ns, "{sum}");
 }

@@ -1,5 +1,6 @@
-//! Whoever reads the outcomes of a job, page by page, and finds it again when its owner was started
-//! again: each outcome comes once, in the order in which it was told first, with the whole output.
+//! Readers of the outcomes of jobs, page by page. A reader finds its job again after the owner was
+//! restarted: each outcome comes once, in the order in which it was first reported, with the
+//! complete output.
 
 use std::collections::BTreeSet;
 
@@ -8,24 +9,24 @@ use concord_scheduler::{Found, JobRecord, Outcome, TaskOutcome, Trace};
 
 use super::{Event, Rack, Role};
 
-/// Most outcomes of a page, and bytes of their outputs but for the last one.
+/// The maximum number of outcomes in a page, and of bytes of their outputs without the last one.
 const PAGE_MAX: usize = 20;
 const PAGE_BYTES_MAX: usize = 256 << 10;
-/// How soon an owner that is away is asked again, in ns.
+/// The time after which an owner that is gone is asked again, in ns.
 const AGAIN_NS: u64 = 20 * MS;
 
-/// What it has.
+/// A reader of a job's outcomes.
 #[derive(Debug)]
 pub(super) struct Reader {
     /// The owner's session, or its name if it has a journal; and the JID.
     job: (u64, u32),
-    /// So many outcomes.
+    /// The number of outcomes that it has.
     from: usize,
     seen: BTreeSet<u32>,
 }
 
 impl Rack<'_> {
-    /// A job goes into its owner's book, with a reader if it has one.
+    /// Enters a job into its owner's book, with a reader if the plan gives it one.
     pub(super) fn attach(&mut self, index: usize, jid: u32) {
         let (_, node, job) = &self.plan.jobs[index];
         let tasks = job.tasks.len() as u32;
@@ -38,8 +39,8 @@ impl Rack<'_> {
         self.at(self.now + read_ns, Event::Read(index));
     }
 
-    /// Enters the content of an owner's journal into its book, as its driver does: it is not known
-    /// how much readers have.
+    /// Enters the content of an owner's journal into its book, as its driver does: how much readers
+    /// have is not known then.
     pub(super) fn found(&mut self, node: usize, found: &Found) {
         for job in found.jobs.values() {
             let reads = |(_, reader): (&usize, &super::Reader)| reader.job.1 == job.jid;
@@ -65,13 +66,13 @@ impl Rack<'_> {
         }
     }
 
-    /// A reader asks for its next page.
+    /// Lets a reader ask for its next page.
     pub(super) fn read(&mut self, index: usize) {
         let node = self.plan.jobs[index].1;
         let Some(Reader { job: (name, jid), from, .. }) = self.readers.get(&index) else { return };
         let (name, jid, from) = (*name, *jid, *from);
         if name != self.name_of(self.session(node)) {
-            // Another incarnation: its jobs ended with it.
+            // Its jobs ended with the earlier incarnation.
             self.readers.remove(&index);
             return;
         }
@@ -93,7 +94,7 @@ impl Rack<'_> {
         let page: Vec<TaskOutcome> = page.cloned().collect();
         let next = from + page.len();
         let is_last = record.over_at.is_some() && next >= record.outcomes().len();
-        // What was over when its owner was started again is kept while there is room.
+        // Outcomes from before the owner's restart are kept while there is room.
         let is_attached = book.is_attached(jid);
         for told in page {
             let is_whole = match &told.outcome {
@@ -126,7 +127,7 @@ impl Rack<'_> {
         self.at(self.now + read_ns, Event::Read(index));
     }
 
-    /// Outputs stay at the workers while readers have too much to read.
+    /// Lets outputs stay at the workers while readers have too much to read.
     pub(super) fn hold(&mut self, node: usize) {
         let is_full = self.nodes[node].book.is_full();
         if let Role::Owner(owner) = &mut self.nodes[node].role {

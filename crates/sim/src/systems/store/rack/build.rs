@@ -1,4 +1,4 @@
-//! The nodes of a rack, at the start and when one takes another's place.
+//! The construction of a rack's nodes, at the start and when one replaces another.
 
 use concord_client::{Client, ClientConfig};
 use concord_control::{Controller, ControllerConfig, GroupState, Recover, State};
@@ -27,15 +27,15 @@ use crate::systems::store::plan::Plan;
 use crate::systems::store::totals::Totals;
 use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World, addr};
 
-/// What a client that caches draws is drawn apart.
+/// The seed mask for the draws of a client that caches.
 const CACHE: u64 = 0xcac4_ed00;
-/// And what the packet-level network draws.
+/// The seed mask for the draws of the packet-level network.
 const LINKS: u64 = 0x0011_4c50;
-/// And what clients draw that subscribe and publish.
+/// The seed mask for the draws of clients that subscribe and publish.
 const SUBSCRIBERS: u64 = 0x5b5c_21be;
 
-/// Where engines are at work for long: after how long replicas say so, and others hear that they
-/// are busy.
+/// The time after which a replica says that its engine is busy, in ns, in plans with engines that
+/// are busy for long.
 const WORK_SAID_NS: Duration = 50 * MS;
 const BUSY_NS: Duration = 300 * MS;
 
@@ -51,8 +51,8 @@ impl<'a> Rack<'a> {
             peers: (REPLICAS, REPLICAS + replicas),
             delay_ns: plan.delay_ns,
         };
-        // What the network does must not depend on how often others draw: plans that differ in a
-        // fault or a client stay alike otherwise, and shrink well.
+        // The network must not depend on how often others draw: plans that differ in a fault or a
+        // client are equal otherwise, and shrink well.
         let mut rng = Rng::new(plan.seed ^ 0x5eed);
         let mut clocks = rng.fork();
         let mut rack = Rack {
@@ -91,7 +91,7 @@ impl<'a> Rack<'a> {
             asked: Vec::new(),
             broken: None,
         };
-        // The last two are the other controller and the other switch.
+        // The last two are the second controller and the second switch.
         let nodes = REPLICAS + replicas + plan.clients + 2;
         rack.world.switches = vec![SWITCH, rack.other_switch()];
         if plan.links.is_on() {
@@ -122,7 +122,7 @@ impl<'a> Rack<'a> {
         rack
     }
 
-    /// A controller that goes on from what is stored.
+    /// A controller that continues from the stored state.
     pub(super) fn controller(&self, recover: Option<Recover>) -> Controller {
         self.blueprint.controller(self.file.stored.clone(), recover)
     }
@@ -150,7 +150,7 @@ impl<'a> Rack<'a> {
         let gateways = &self.plan.gateways;
         let is_gateway = client + gateways.count >= self.plan.clients;
         if gateways.subscribers {
-            // Incarnations of gateways begin with the time.
+            // The incarnations of gateways depend on the time.
             self.world.clocks[node].restart(self.world.now_ns);
         }
         let window = if is_gateway { gateways.window } else { 64 };
@@ -187,7 +187,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// The nodes of gateways that hear each other.
+    /// The nodes of the gateways that know each other.
     pub(super) fn hearing(&self) -> Vec<usize> {
         let gateways = &self.plan.gateways;
         let end = REPLICAS + self.replicas + self.plan.clients;
@@ -202,14 +202,15 @@ impl<'a> Rack<'a> {
         Process::Native(Box::new(Native { client: Client::new(config, rng.fork()), connections }))
     }
 
-    /// A new life of a node: what waited for the one before is gone with it.
+    /// Starts a new incarnation of a node; packets that waited for the previous one are gone.
     pub(super) fn place(&mut self, node: usize, role: Role) {
         let before = &self.slots[node];
-        // One that comes back with its data may be a member at once, and what makes it look dead
-        // goes on; so it does on a slow host.
+        // A replica that returns with its data may be a member at once, and whatever makes it look
+        // dead goes on, as it does on a slow host.
         let goes_on = self.keeps(node) || before.slow.1 > self.world.now_ns;
         let troubled_until_ns = if goes_on { before.troubled_until_ns } else { 0 };
-        // The pause was the process's, and what is scheduled for its end is too late for this one.
+        // The pause was that of the previous process, and the event at its end comes too late for
+        // this one.
         let was_paused = before.paused_until_ns > self.world.now_ns;
         self.slots[node] = Slot {
             troubled_until_ns,
@@ -220,12 +221,13 @@ impl<'a> Rack<'a> {
     }
 }
 
-/// How often a leader weighs its group's queues: often enough for the few seconds of a run.
+/// The interval at which a leader computes the weights of its group's replicas, in ns: short enough
+/// for a run of a few seconds.
 const WEIGH_NS: u64 = 50 * MS;
-/// What ships.
+/// The time of silence after which a switch is replaced, in ns, as shipped.
 const SWITCH_FAILURE_NS: u64 = 300 * MS;
 
-/// What the machines of the plan's rack are told.
+/// The configurations of the machines of the plan's rack.
 fn blueprint(plan: &Plan) -> Blueprint {
     let of = Blueprint::new(plan.protocol, plan.program, plan.replicas, plan.guards);
     let bounds = &plan.bounds;
@@ -241,12 +243,12 @@ fn blueprint(plan: &Plan) -> Blueprint {
         replica: ReplicaConfig {
             lease_ns: plan.lease_ns,
             copy_bytes: plan.copy_bytes,
-            // What is kept for those that lag must leave room for more.
+            // The records that are retained for members that lag must leave room for new ones.
             records_kept: plan.records_kept.min(bounds.limits().log_records_max / 2),
             replicate_replies: plan.replicate_replies,
             reads: plan.reads(),
             weigh_ns: WEIGH_NS,
-            // A run without a guard aims at something else, at a time of its own.
+            // A run without a guard looks for something else, at its own time.
             compare_ns: if plan.guards == Guards::ALL { plan.compare_ns } else { 0 },
             limits: Limits {
                 engine_silence_ns: plan.engine_silence_ns,
@@ -293,7 +295,7 @@ fn blueprint(plan: &Plan) -> Blueprint {
     }
 }
 
-/// What the controllers of earlier runs left behind.
+/// The state that the controllers of earlier runs left behind.
 fn stored(plan: &Plan) -> Option<State> {
     let Bounds { last_switch_id, last_epoch, .. } = plan.bounds;
     // As `--fresh` leaves it.

@@ -1,9 +1,9 @@
-//! A client of a gateway that keeps what it has read until it is told that it changed (CLIENT
+//! A client of a gateway that keeps what it has read until it is told that it has changed (CLIENT
 //! TRACKING).
 //!
-//! Once the rack is at rest, another client of the same gateway reads all of it again. Whatever
-//! differs must be told of within the time that the gateway takes for its look at each key; what is
-//! still kept then is kept for ever.
+//! Once the rack is at rest, another client of the same gateway reads all of it again. The client
+//! must be told of every difference within the time that the gateway needs to look at each key; a
+//! stale value that it still has after that would stay forever.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,27 +16,27 @@ use super::{Process, Rack, Role, Stage};
 use crate::systems::store::workload::draw_read;
 use crate::world::Event;
 
-/// Longest time between two reads.
+/// The maximum time between two reads, in ns.
 const GAP_NS_MAX: u64 = 20 * MS;
-/// Within that time what has changed is told of: a look at each key each second, and the answer to
-/// it.
+/// The maximum time until the client is told of a change, in ns: each key is looked at once per
+/// second, and the answer takes time.
 const TOLD_NS_MAX: u64 = 2_500 * MS;
-/// Within that time a client has its answers at rest.
+/// The maximum time until a client has its answers when the rack is at rest, in ns.
 const ANSWERED_NS_MAX: u64 = 6 * SEC;
-/// The ids of its connections; those of others count from 1.
+/// The ids of its connections; those of other clients count from 1.
 const IDS: [ConnectionId; 2] = [ConnectionId(u64::MAX - 1), ConnectionId(u64::MAX)];
 const SHOWN: usize = 200;
 
 type Cmd = Vec<Vec<u8>>;
 
-/// What a reply answers.
+/// The request to which a reply belongs.
 #[derive(Clone, Debug)]
 enum Awaited {
     Greeting,
     Read(Cmd),
 }
 
-/// A connection.
+/// A connection of the client.
 #[derive(Debug, Default)]
 struct Link {
     is_open: bool,
@@ -56,17 +56,17 @@ impl Link {
     }
 }
 
-/// The client with its cache, and who reads the same at rest.
+/// The client with its cache, and the client that reads the same keys at rest.
 #[derive(Debug)]
 pub(super) struct Cache {
     rng: Rng,
-    /// That of the client, and the other's.
+    /// The connection of the client, and that of the other client.
     links: [Link; 2],
-    /// Replies by command.
+    /// The cached replies, by command.
     held: BTreeMap<Cmd, Vec<u8>>,
-    /// What the other client read.
+    /// The replies that the other client got, by command.
     found: BTreeMap<Cmd, Vec<u8>>,
-    /// When it reads next.
+    /// The time of the next read, in ns.
     next_ns: u64,
 }
 
@@ -76,7 +76,7 @@ impl Cache {
         Cache { rng, links: Default::default(), held, found, next_ns: 0 }
     }
 
-    /// How many connections it has at the gateway.
+    /// The number of connections to the gateway.
     pub(super) fn connections() -> usize {
         IDS.len()
     }
@@ -92,7 +92,7 @@ impl Cache {
         gateway.connected(now, IDS[at], "10.0.0.1:50001")
     }
 
-    /// The connection is one of its own, and is dealt with.
+    /// Handles a connection if it is one of these; returns whether it is.
     pub(super) fn serve(
         &mut self,
         id: ConnectionId,
@@ -113,7 +113,7 @@ impl Cache {
         true
     }
 
-    /// Takes what was received.
+    /// Handles the data that a connection has received.
     fn take(&mut self, at: usize) -> Result<(), String> {
         while let Some(value) = self.links[at].socket.next_value() {
             let bytes = &value[..];
@@ -126,7 +126,7 @@ impl Cache {
                 Awaited::Greeting if bytes.starts_with(b"-") => {
                     return Err(wrong("a client that caches is refused", bytes));
                 }
-                // An error is not kept: the client may ask again.
+                // An error is not cached: the client may ask again.
                 Awaited::Read(_) if bytes.starts_with(b"-") => {}
                 Awaited::Greeting => {}
                 Awaited::Read(cmd) if at == 0 => drop(self.held.insert(cmd, value)),
@@ -136,7 +136,7 @@ impl Cache {
         Ok(())
     }
 
-    /// `>2 invalidate [key ...]`; a null means all.
+    /// Handles `>2 invalidate [key ...]`; null instead of keys stands for all keys.
     fn forget(&mut self, push: &[u8]) -> Result<(), String> {
         let parts: Vec<&[u8]> = resp_scan::elements(push).collect();
         match parts[..] {
@@ -155,7 +155,7 @@ impl Cache {
         self.links.iter().any(|link| link.is_open && !link.asked.is_empty())
     }
 
-    /// What is kept and is another thing by now.
+    /// The cached replies that are stale.
     fn stale(&self) -> BTreeMap<Cmd, Vec<u8>> {
         let is_stale = |(cmd, reply): &(&Cmd, &Vec<u8>)| {
             self.found.get(*cmd).is_some_and(|found| sorted(cmd, found) != sorted(cmd, reply))
@@ -169,7 +169,7 @@ fn wrong(what: &str, bytes: &[u8]) -> String {
     format!("{what}: {text}")
 }
 
-/// A reply, whatever the order of what has none.
+/// A reply in a normal form, if its elements have no order.
 fn sorted(cmd: &Cmd, reply: &[u8]) -> Vec<Vec<u8>> {
     let mut elements = vec![reply.to_vec()];
     if cmd[0] == b"SMEMBERS" || cmd[0] == b"HGETALL" {
@@ -186,13 +186,13 @@ impl Rack<'_> {
         Some((&mut redis.gateway, redis.cache.as_mut()?))
     }
 
-    /// It reads something.
+    /// Lets the client make its next read.
     pub(super) fn cache_turn(&mut self, node: usize) {
         let (now_ns, now) = (self.world.now_ns, self.world.clock(node));
         let (paused_until_ns, mix) = (self.slots[node].paused_until_ns, self.mix());
         let (place, is_rest) = (self.plan.connections, self.stage == Stage::Rest);
         let Some((gateway, cache)) = self.cache(node) else { return };
-        // One of an earlier life of the process finds nothing to do.
+        // An event of an earlier incarnation of the process finds nothing to do.
         if now_ns < cache.next_ns || is_rest {
             return;
         }
@@ -204,8 +204,8 @@ impl Rack<'_> {
                 is_refused = !cache.connect(0, gateway, now);
             }
             let cmd = draw_read(&mut cache.rng, &mix).cmd;
-            // Mostly one after the other; of two at once the one that is answered last may have
-            // seen less.
+            // Mostly one read after the other: of two at once, the one that is answered last may
+            // have executed first.
             if !cache.is_waiting() || cache.rng.chance(1, 4) {
                 cache.links[0].read(cmd);
                 self.totals.redis.cached += 1;
@@ -218,7 +218,7 @@ impl Rack<'_> {
         self.serve_cache(node);
     }
 
-    /// Carries what there is between it and its gateway.
+    /// Transfers data between the client and its gateway.
     fn serve_cache(&mut self, node: usize) {
         let now = self.world.clock(node);
         let Role::Client(process) = &mut self.slots[node].role else { return };
@@ -235,7 +235,7 @@ impl Rack<'_> {
         self.after(node, 0);
     }
 
-    /// Deals with what it was told.
+    /// Handles the replies and invalidations that the client received.
     pub(super) fn take_cached(&mut self, node: usize) {
         let Some((_, cache)) = self.cache(node) else { return };
         let taken = cache.take(0).and_then(|()| cache.take(1));
@@ -244,7 +244,7 @@ impl Rack<'_> {
         }
     }
 
-    /// At rest: nobody keeps what is another thing by now. Some text if somebody does.
+    /// Checks at rest that no client caches a stale reply; returns a violation if one does.
     pub(super) fn run_cached(&mut self) -> Option<String> {
         let nodes: Vec<usize> =
             (0..self.slots.len()).filter(|n| self.cache(*n).is_some()).collect();
@@ -278,7 +278,7 @@ impl Rack<'_> {
         })
     }
 
-    /// What is kept at each node and is another thing by now.
+    /// The stale replies in the caches of these nodes.
     fn look_again(&mut self, nodes: &[usize]) -> Result<BTreeMap<(usize, Cmd), Vec<u8>>, String> {
         for &node in nodes {
             let now = self.world.clock(node);

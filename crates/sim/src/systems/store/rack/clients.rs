@@ -13,29 +13,30 @@ use crate::systems::store::seen::is_short_of_room;
 use crate::systems::store::workload::{Mix, Op, draw, draw_read, due_write, is_read, parse_reply};
 use crate::world::Event;
 
-/// Shortest pause between operations that are more than the plan wants, while faults go on.
+/// The minimum pause between operations beyond the plan's number, while faults go on, in ns.
 const SPARE_THINK_NS: u64 = 5 * MS;
-/// Longest pause between operations around a fault.
+/// The maximum pause between operations around a fault, in ns.
 const RUSH_THINK_NS: u64 = MS;
-/// When the keys come due that come due at one time.
+/// The time at which the keys expire that expire together, in ns.
 const DUE_NS: u64 = 1_500 * MS;
-/// Pause between operations of the liveness phase.
+/// The pause between operations of the liveness phase, in ns.
 const LIVENESS_THINK_NS: u64 = MS;
-/// Longest pause between operations of the calm that may follow it.
+/// The maximum pause between operations of the calm period after it, in ns.
 const CALM_THINK_NS: u64 = 20 * MS;
-/// Operations that each connection must get answered after everything has healed.
+/// The number of operations of each connection that must be answered after all faults have ended.
 pub(super) const GOOD_MIN: u64 = 4;
 
-/// How fast connections go on.
+/// The pace at which connections send operations.
 pub(super) struct Pace {
     pub now_ns: u64,
     pub stage: Stage,
-    /// The plan's operations have all begun.
+    /// Whether all of the plan's operations have begun.
     pub is_spare: bool,
 }
 
 impl Pace {
-    /// When a connection sends its next operation, after so many at once.
+    /// The time at which a connection sends its next operation, if it sent `before` operations
+    /// together.
     pub(super) fn next_ns(&self, plan: &Plan, rng: &mut Rng, before: u64) -> u64 {
         if self.stage == Stage::Calm {
             return self.now_ns + rng.below(CALM_THINK_NS) * before;
@@ -47,7 +48,7 @@ impl Pace {
         let think_ns = if self.is_spare { think_ns.max(SPARE_THINK_NS) } else { think_ns };
         let next_ns = self.now_ns + think_ns * before;
         let hurried_ns = rng.below(RUSH_THINK_NS) * before;
-        // The first rush that is under way or begins before: each fault begins and ends.
+        // The first rush that is in progress or begins before then: each fault begins and ends.
         let ends = plan.faults.iter().flat_map(|f| [f.at_ns, f.at_ns + f.fault.for_ns()]);
         let begins = ends.map(|at_ns| at_ns.saturating_sub(plan.rush_ns / 2));
         let is_soon =
@@ -97,7 +98,7 @@ impl Rack<'_> {
         let mut command = CommandBuf::new();
         let first_key = u8::from(!of_all_keys);
         let command = command.encode(first_key, cmd.iter().map(Vec::as_slice));
-        // A read that fits no packet goes as a write, as through the gateway.
+        // A read that does not fit into a packet is sent like a write, as the gateway does it.
         let class = if command.len() > BODY_BYTES_MAX { Class::Write } else { class };
         let key = if of_all_keys { &b""[..] } else { cmd.get(1).map_or(&b""[..], Vec::as_slice) };
         let request = Request {
@@ -144,7 +145,7 @@ impl Rack<'_> {
         }
     }
 
-    /// Takes what the client process got answered, and lets its connections go on.
+    /// Takes the completed operations of a client process, and lets its connections continue.
     pub(super) fn take_done(&mut self, node: usize) {
         loop {
             let Role::Client(process) = &mut self.slots[node].role else { return };
@@ -206,7 +207,7 @@ impl Rack<'_> {
         self.history.push(operation);
     }
 
-    /// Counts an operation that ended.
+    /// Counts a completed operation.
     pub(super) fn see(&mut self, operation: &Operation) {
         let is_refused = |reply: &Reply| match reply {
             Reply::Error(text) => !is_short_of_room(text),
@@ -218,7 +219,7 @@ impl Rack<'_> {
         self.totals.large.see(operation);
     }
 
-    /// The requests under way of a client process that dies: their outcome is unknown.
+    /// Ends the pending requests of a client process that dies: their outcome is unknown.
     pub(super) fn abandon(&mut self, node: usize) {
         let Role::Client(process) = &mut self.slots[node].role else { return };
         let Process::Native(process) = &mut ***process else { return self.give_all_up(node) };
@@ -231,7 +232,7 @@ impl Rack<'_> {
     }
 }
 
-/// An operation in a line, for traces.
+/// The description of an operation in a line, for traces.
 pub(super) fn describe(operation: &Operation) -> String {
     let mut text = String::new();
     for arg in &operation.cmd {

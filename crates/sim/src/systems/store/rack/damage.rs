@@ -1,6 +1,6 @@
-//! Damage of one replica's data, once the rack is at rest: the replicas' comparison of their states
-//! has to find it, name the replica and the part, and be silent again once the replica has copied
-//! the state. Without damage no comparison may ever find a difference.
+//! Damage to one replica's data once the rack is at rest. The replicas' comparison of their states
+//! has to find it, name the replica and the part, and report nothing more once the replica has
+//! copied the state again. Without damage no comparison may ever find a difference.
 
 use concord_control::{Controller, Problem};
 use concord_core::{Guards, MS, Rng, SEC};
@@ -11,23 +11,26 @@ use super::{Rack, Role};
 use crate::systems::store::fault::Fault;
 use crate::world::REPLICAS;
 
-/// What the seed of the choice of replica and key is other than that of the rest.
+/// The seed mask for the draw of the damaged replica and key.
 const DAMAGE: u64 = 0xda3a_6ed0;
-/// A round of comparisons in an idle rack takes about so many pauses for each part.
+/// The number of comparison intervals that a round of comparisons takes in an idle rack, for each
+/// part.
 const PAUSES: u64 = 60;
-/// And so long in addition: keepalives carry the digests, and packets are lost.
+/// The additional time until the controller is told, in ns: keepalives carry the digests, and
+/// packets are lost.
 const TOLD_NS: u64 = 4 * SEC;
-/// A replica that begins anew has the state after so long.
+/// The maximum time until a replica that begins anew has copied the state, in ns.
 const COPIED_NS: u64 = 30 * SEC;
 
 impl Rack<'_> {
-    /// Whether a controller has seen replicas differ though no data was damaged.
+    /// Whether a controller reports a difference between replicas although no data was damaged.
     pub(super) fn is_false_alarm(&self, node: usize) -> bool {
         let Role::Controller(controller) = &self.slots[node].role else { return false };
         controller.counters().digests_unequal > 0 && !self.is_damaged
     }
 
-    /// What the controller in force says; one with a lost state may be left with an old word.
+    /// The difference that the controller in force reports. (A controller with a lost state may
+    /// keep an old report.)
     fn difference(&self) -> Option<Problem> {
         let controllers = self.slots.iter().filter_map(|slot| match &slot.role {
             Role::Controller(controller) => Some(&**controller),
@@ -37,10 +40,10 @@ impl Rack<'_> {
         controllers.max_by_key(epoch)?.difference()
     }
 
-    /// Damages one key of one member, if the plan says so. Some text if that is not found, or does
-    /// not end.
+    /// Damages one key of one member, if the plan says so. Returns a violation if the comparison
+    /// does not find it, or goes on reporting it.
     pub(super) fn run_damaged(&mut self) -> Option<String> {
-        // Without a guard nothing is compared.
+        // Runs without a guard compare nothing.
         let is_whole = self.plan.guards == Guards::ALL;
         if !self.plan.damages || self.plan.compare_ns == 0 || !is_whole {
             return None;
@@ -73,17 +76,17 @@ impl Rack<'_> {
         if let Some(text) = self.run_until(found_ns, |rack| is_found(rack.difference())) {
             return Some(text);
         }
-        // Of large values a digest covers a part, which moves: the damage may be found after this
-        // run. `tests/compare.rs` asks how many were found.
+        // A digest covers only a part of a large value, a different one each time: the damage may
+        // be found after this run. `tests/compare.rs` counts how often it is found.
         if !is_found(self.difference()) {
             return None;
         }
         self.totals.damages_found += 1;
-        // A snapshot may have what was damaged: an operator moves such a directory away.
+        // A snapshot may contain the damage: an operator would move such a directory away.
         if self.keeps(node) {
             return None;
         }
-        // Of a group that has lost a member already, no other one may lose what it has.
+        // If a group has lost a member already, no other member may lose its data.
         if self.plan.protocol.is_quorum() && members.len() < self.plan.replicas {
             return None;
         }
@@ -100,7 +103,7 @@ impl Rack<'_> {
         Some(self.standing(&format!("the replica began anew, and still: {problem}")))
     }
 
-    /// Until `is_over`, or that time. Some text if something is wrong.
+    /// Runs until `is_over`, or until that time. Returns a violation if there is one.
     fn run_until(&mut self, until_ns: u64, is_over: impl Fn(&Self) -> bool) -> Option<String> {
         let mut look_ns = self.world.now_ns;
         while self.world.now_ns < until_ns {

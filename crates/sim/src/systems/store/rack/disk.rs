@@ -1,5 +1,5 @@
-//! The disk below each replica, with the bytes that the runtime writes: what is synced stays, what
-//! is not is torn or gone when the power goes.
+//! The disk of each replica, with the bytes that the runtime writes. What is synced survives a
+//! power cut; what is not may be torn or lost.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ use concord_wire::OfGroup;
 use super::{Rack, Replica, Role, Slot};
 use crate::world::{Event, REPLICAS};
 
-/// What a disk writes at once.
+/// The size of an atomic write, in bytes.
 const SECTOR: usize = 512;
-/// What it reads at once.
+/// The size of a read, in bytes.
 const BLOCK: usize = 4_096;
-/// With `interval` no record enters a log whose disk lacks one that is older than this: the two
-/// seconds that are promised, and a heartbeat until a replica looks.
+/// With `interval`, the maximum age of a record that is not on disk when another enters the log, in
+/// ns: the two seconds that are promised, and a heartbeat until the replica checks.
 const UNSYNCED_NS_MAX: u64 = 2_200 * MS;
 
-/// A data directory, and what is on its way into it.
+/// A data directory, and the data that is being written to it.
 #[derive(Debug)]
 pub(super) struct ReplicaDisk {
     node: u16,
@@ -29,29 +29,29 @@ pub(super) struct ReplicaDisk {
     files: BTreeMap<u64, Vec<u8>>,
     writer: Writer,
     under_way: Option<Batch>,
-    /// The replica's number of what is under way.
+    /// The replica's number of the batch that is being written.
     number: u64,
     /// The snapshot that is being written, and its first segment.
     snapshot: Option<(u64, u64)>,
-    /// Counts the starts of its process: what an earlier one had under way ends nowhere.
+    /// The number of starts of the process: completions of an earlier process are ignored.
     incarnation: u64,
-    /// Its next sync fails.
+    /// Whether the next sync fails.
     fails: bool,
-    /// It has no room until then, but for so many bytes.
+    /// The time until which the disk has room for only `left_bytes` more bytes, in ns.
     short_until_ns: u64,
     left_bytes: usize,
-    /// It stands still until then.
+    /// The time until which the disk hangs, in ns.
     hangs_until_ns: u64,
-    /// Where the last group is that was synced.
+    /// The position of the last group of records that was synced: segment and offset.
     last: (u64, usize),
-    /// A bit of it is another one at the next start.
+    /// Whether a bit is flipped before the next start.
     flips: bool,
-    /// A place of it cannot be read from the next start on.
+    /// Whether a place cannot be read from the next start on.
     blanks: bool,
-    /// Where it cannot be read.
+    /// The place that cannot be read.
     unreadable: Option<(u64, u64)>,
     unsynced: Unsynced,
-    /// Up to where its log was durable when the last batch was handed out, and is.
+    /// The end of the durable part of the log: when the last batch was handed out, and now.
     handed_out: u64,
     durable: u64,
     copy: Option<Copy>,
@@ -62,28 +62,30 @@ pub(super) struct ReplicaDisk {
 #[derive(Debug)]
 struct Copy {
     files: BTreeMap<u64, Vec<u8>>,
-    /// Up to where its log had what the controller is told of.
+    /// The end of the part of the log in the copy that the controller was told of.
     end: u64,
-    /// Since when the directory has had more.
+    /// The time since when the directory has had more than the copy, in ns.
     older_since_ns: Option<u64>,
 }
 
-/// What a disk has had for so long the controller was told, though signs of life are lost.
+/// The time after which the controller has been told of what a disk has, in ns, even if keepalives
+/// are lost.
 const TOLD_NS: u64 = 400 * MS;
 
-/// Since when records of a log have not been on its disk.
+/// The time since when records of a log have not been on its disk.
 #[derive(Debug, Default)]
 struct Unsynced {
-    /// Those that are under way to it, and those that gather behind them.
+    /// The time since when records are being written, and since when others gather after them, in
+    /// ns.
     under_way_ns: Option<u64>,
     gathering_ns: Option<u64>,
-    /// The process, its view, and where its log ended when that was looked at last.
+    /// The process, its view, and the end of its log when it was last looked at.
     seen: (u64, u32, u64),
 }
 
 impl Unsynced {
-    /// The log of a process in a view ends there now. For how long a record before it has waited,
-    /// if it grew.
+    /// Notes the end of the log of a process in a view. If the log grew, returns how long the
+    /// oldest record before the new ones has waited for the disk, in ns.
     fn see(&mut self, now_ns: u64, seen: (u64, u32, u64)) -> Option<u64> {
         let before = core::mem::replace(&mut self.seen, seen);
         let is_same = (before.0, before.1) == (seen.0, seen.1);
@@ -94,7 +96,7 @@ impl Unsynced {
         Some(now_ns - self.under_way_ns.unwrap_or(gathering_ns))
     }
 
-    /// The process stood still: it could look at nothing meanwhile.
+    /// Notes that the process was paused: it could not check meanwhile.
     fn stood_still_until(&mut self, until_ns: u64) {
         for since in [&mut self.under_way_ns, &mut self.gathering_ns].into_iter().flatten() {
             *since = until_ns.max(*since);
@@ -131,12 +133,12 @@ impl ReplicaDisk {
         }
     }
 
-    /// Whether it stands still.
+    /// Whether the disk hangs.
     pub(super) fn hangs(&self, now_ns: u64) -> bool {
         now_ns < self.hangs_until_ns
     }
 
-    /// Another one takes its place, with nothing on it.
+    /// Replaces the disk by an empty one.
     fn replace(&mut self) {
         let (incarnation, storage) = (self.incarnation, self.rng.next_u64());
         *self = ReplicaDisk {
@@ -156,7 +158,7 @@ impl ReplicaDisk {
         self.append(&bytes);
     }
 
-    /// What is under way, if anything is, is on the disk.
+    /// Completes the batch that is being written, if there is one: it is on disk.
     fn finish(&mut self) -> Option<Batch> {
         let mut batch = self.under_way.take()?;
         self.unsynced.under_way_ns = None;
@@ -178,8 +180,8 @@ impl ReplicaDisk {
         Some(batch)
     }
 
-    /// The power goes, or the process dies and with it the machine's cache: of what is under way
-    /// any sectors are there.
+    /// The power is cut, or the process dies and the machine's cache is lost: of the batch that is
+    /// being written, any subset of sectors is on disk.
     fn cut(&mut self) {
         let Some(mut batch) = self.under_way.take() else { return };
         if self.rng.chance(1, 4) {
@@ -203,8 +205,8 @@ impl ReplicaDisk {
         self.append(&bytes);
     }
 
-    /// A bit of what was synced is another one: before the last group, since damage there cannot be
-    /// told from a group that never got there. What is under way is lost.
+    /// Flips a bit of the synced data, before the last group: damage in the last group looks like a
+    /// group that was never completed. The batch that is being written is lost.
     fn flip(&mut self) {
         self.under_way = None;
         let (segment, end) = self.last;
@@ -230,7 +232,7 @@ impl ReplicaDisk {
         }
     }
 
-    /// A block can be read no more, wherever it is.
+    /// Makes a block unreadable, anywhere on the disk.
     fn blank(&mut self) {
         let blocks = |bytes: &Vec<u8>| bytes.len().div_ceil(BLOCK) as u64;
         let all: u64 = self.files.values().map(blocks).sum();
@@ -247,7 +249,7 @@ impl ReplicaDisk {
         }
     }
 
-    /// What can be trusted; an incomplete last group is cut.
+    /// Finds the data that can be trusted; truncates an incomplete last group.
     fn recover(&mut self) -> Result<Found, String> {
         let mut recovery = Recovery::new(self.storage);
         self.unreadable = self.unreadable.filter(|(segment, _)| self.files.contains_key(segment));
@@ -272,7 +274,7 @@ impl ReplicaDisk {
         Ok(found)
     }
 
-    /// Goes through the log again.
+    /// Reads the log once more.
     fn each(&self, found: &Found, mut each: impl FnMut(&Entry<'_>) -> bool) -> bool {
         let (first, from) = match found.begin {
             Begin::Start => (0, 0),
@@ -292,14 +294,14 @@ impl Rack<'_> {
         self.is_replica(node) && self.plan.disks.keeps(node - REPLICAS)
     }
 
-    /// The replica begins with another disk, on which nothing is.
+    /// Gives the replica another, empty disk.
     pub(super) fn lose_disk(&mut self, node: usize) {
         if self.keeps(node) {
             self.disks[node - REPLICAS].replace();
         }
     }
 
-    /// A replica that starts takes what its disk has.
+    /// Restores a replica that starts from its disk.
     pub(super) fn restore(&mut self, node: usize, replica: &mut OfGroup<Replica>) {
         if !self.keeps(node) {
             return;
@@ -366,7 +368,7 @@ impl Rack<'_> {
         self.totals.restored += u64::from(found.end.position > 0);
     }
 
-    /// What a replica has gathered goes to its disk.
+    /// Begins to write the records that a replica has gathered.
     pub(super) fn write_disk(&mut self, node: usize) {
         if !self.keeps(node) {
             return;
@@ -388,9 +390,10 @@ impl Rack<'_> {
         self.world.push(self.world.now_ns + takes_ns.max(1), Event::Disk { node, incarnation });
     }
 
-    /// With `interval`: a record that enters a log behind one that its disk has lacked for too long
-    /// may be acknowledged, and lost with it. Where a chain's engine is slow, writes enter that
-    /// came earlier, so that this is of the others.
+    /// With `interval`: checks that no record enters a log while an earlier one has been missing on
+    /// disk for too long. It could be acknowledged, and be lost with the earlier one. In a chain
+    /// with a slow engine, writes enter the log that arrived earlier, so that only quorum protocols
+    /// are checked.
     fn look_at_unsynced(&mut self, node: usize) {
         let early = self.plan.disks.acks_early(node - REPLICAS) && self.plan.protocol.is_quorum();
         let Some(replica) = self.slots[node].replica().filter(|_| early) else { return };
@@ -411,7 +414,7 @@ impl Rack<'_> {
         }
     }
 
-    /// A sync that ended while the replica stood still is heard of now.
+    /// Delivers a sync that ended while the replica was paused.
     pub(super) fn wake_disk(&mut self, node: usize) {
         if self.keeps(node) {
             let incarnation = self.disks[node - REPLICAS].incarnation;
@@ -439,7 +442,7 @@ impl Rack<'_> {
             let bytes = disk.under_way.as_ref().map_or(0, Batch::len);
             match disk.left_bytes.checked_sub(bytes) {
                 Some(left) => disk.left_bytes = left,
-                // It waits for room.
+                // The batch waits for room.
                 None => {
                     let until_ns = disk.short_until_ns;
                     return self.world.push(until_ns, Event::Disk { node, incarnation });
@@ -458,7 +461,7 @@ impl Rack<'_> {
         self.after(node, 0);
     }
 
-    /// The replica's disk fails with its next sync: it leaves for good.
+    /// Lets the next sync of a replica's disk fail: the replica leaves for good.
     pub(super) fn fail_sync(&mut self, node: usize) {
         if self.keeps(node) {
             self.disks[node - REPLICAS].fails = true;
@@ -466,20 +469,20 @@ impl Rack<'_> {
         }
     }
 
-    /// A replica's disk has no room for a while, but for so many bytes.
+    /// Leaves a replica's disk with room for only `bytes` more bytes for a while.
     pub(super) fn fill_disk(&mut self, node: usize, for_ns: u64, bytes: usize) {
         if !self.keeps(node) {
             return;
         }
         let disk = &mut self.disks[node - REPLICAS];
-        // What waits for an earlier such fault to end comes no sooner.
+        // A write that waits for the end of an earlier such fault ends no sooner.
         disk.short_until_ns = disk.short_until_ns.max(self.world.now_ns + for_ns);
         disk.left_bytes = bytes;
         self.world.push(disk.short_until_ns, Event::Room { node });
         self.look_for_room(node);
     }
 
-    /// It has room from now on, and stands still no longer.
+    /// Ends the lack of room, and a hang.
     pub(super) fn make_room(&mut self, node: usize) {
         if self.keeps(node) && self.disks[node - REPLICAS].hangs(self.world.now_ns) {
             self.disks[node - REPLICAS].hangs_until_ns = self.world.now_ns;
@@ -492,7 +495,7 @@ impl Rack<'_> {
         }
     }
 
-    /// A replica's disk stands still for a while.
+    /// Makes a replica's disk hang for a while.
     pub(super) fn hang_disk(&mut self, node: usize, for_ns: u64) {
         if self.keeps(node) {
             let disk = &mut self.disks[node - REPLICAS];
@@ -501,8 +504,8 @@ impl Rack<'_> {
         }
     }
 
-    /// Its disk hangs for so long that it may leave, for good; where a majority decides it does
-    /// not.
+    /// Makes a replica's disk hang for so long that the replica may leave, for good; with a quorum
+    /// protocol it does not leave.
     pub(super) fn hang_disk_for_good(&mut self, node: usize, for_ns: u64) {
         self.hang_disk(node, for_ns);
         if self.keeps(node) && !self.plan.protocol.is_quorum() {
@@ -510,7 +513,7 @@ impl Rack<'_> {
         }
     }
 
-    /// The replica hears whether there is room.
+    /// Tells the replica whether its disk has room.
     pub(super) fn look_for_room(&mut self, node: usize) {
         let is_short = self.world.now_ns < self.disks[node - REPLICAS].short_until_ns;
         if let Role::Replica(replica) = &mut self.slots[node].role {
@@ -518,28 +521,28 @@ impl Rack<'_> {
         }
     }
 
-    /// A bit of what is on a replica's disk changes before its next start.
+    /// Lets a bit on a replica's disk flip before its next start.
     pub(super) fn flip_bit(&mut self, node: usize) {
         if self.keeps(node) && !matches!(self.slots[node].role, Role::Dead) {
             self.disks[node - REPLICAS].flips = true;
         }
     }
 
-    /// A place of a replica's disk cannot be read from its next start on.
+    /// Makes a place of a replica's disk unreadable from its next start on.
     pub(super) fn blank_place(&mut self, node: usize) {
         if self.keeps(node) && !matches!(self.slots[node].role, Role::Dead) {
             self.disks[node - REPLICAS].blanks = true;
         }
     }
 
-    /// What a replica tells the controller of its disk.
+    /// The end of the part of its log that a replica reports to the controller as durable.
     fn told_of_disk(&self, node: usize) -> u64 {
         let durable = self.disks[node - REPLICAS].durable;
         let committed = || self.slots[node].replica().map_or(0, |r| r.committed().0);
         if self.plan.protocol.is_quorum() { durable.min(committed()) } else { durable }
     }
 
-    /// Since when a copy has been older than the directory.
+    /// Notes since when a copy has been older than the directory.
     fn look_at_copy(&mut self, node: usize) {
         let (now_ns, told) = (self.world.now_ns, self.told_of_disk(node));
         let copy = self.disks[node - REPLICAS].copy.as_mut();
@@ -548,7 +551,7 @@ impl Rack<'_> {
         }
     }
 
-    /// A replica's directory is copied, as it is now.
+    /// Copies a replica's directory as it is now.
     pub(super) fn copy_disk(&mut self, node: usize) {
         if self.keeps(node) {
             let end = self.told_of_disk(node);
@@ -557,9 +560,9 @@ impl Rack<'_> {
         }
     }
 
-    /// The power of a replica goes, or of all, and with it what was written since its directory was
-    /// copied. If that has come so lately that nobody was told, nothing can tell the copy from the
-    /// directory: it stays.
+    /// Cuts the power of a replica, or of all, and puts the copy in the place of its directory. If
+    /// the difference is so recent that the controller was not told of it, the copy could not be
+    /// told from the directory, which therefore stays.
     pub(super) fn put_back(&mut self, node: usize, for_ns: u64, others_ns: u64) {
         if matches!(self.slots[node].role, Role::Dead) {
             return;
@@ -582,7 +585,7 @@ impl Rack<'_> {
         }
     }
 
-    /// The power of a replica goes, and comes back some time later.
+    /// Cuts the power of a replica, and restores it some time later.
     pub(super) fn cut_power(&mut self, node: usize, for_ns: u64) {
         if matches!(self.slots[node].role, Role::Dead) {
             return;
@@ -594,7 +597,7 @@ impl Rack<'_> {
         self.slots[node] = Slot {
             retiring_for_ns: Some(for_ns),
             engine_lost: is_broken,
-            // What makes it look dead goes on.
+            // What makes the replica look dead goes on.
             troubled_until_ns: self.slots[node].troubled_until_ns,
             ..Slot::new(Role::Dead)
         };

@@ -1,5 +1,5 @@
-//! The controllers' file: lost, or of yesterday, until the operator has the state made anew
-//! (`controller --recover`).
+//! The controllers' file: lost, or replaced by an old one, until the operator has the state made
+//! anew (`controller --recover`).
 
 use concord_control::{Recover, State};
 use concord_core::SEC;
@@ -8,20 +8,21 @@ use concord_wire::GroupId;
 use super::{Rack, Role};
 use crate::world::CONTROLLER;
 
-/// What controllers go on from.
+/// The state from which controllers continue.
 #[derive(Clone, Debug)]
 pub(super) struct StateFile {
-    /// What the file says.
+    /// The content of the file.
     pub stored: Option<State>,
-    /// The newest state that was ever stored: what is in force, whatever the file says.
+    /// The newest state that was ever stored: it is in force, whatever the file contains.
     pub newest: Option<State>,
     /// The first state of the run.
     first: Option<State>,
-    /// When the operator sees that the file is wrong; `u64::MAX`: it is not.
+    /// The time at which the operator notices that the file is wrong, in ns; `u64::MAX` if it is
+    /// right.
     recover_ns: u64,
-    /// A state is being made anew.
+    /// Whether a state is being made anew.
     is_recovering: bool,
-    /// Its disk is full until then.
+    /// The time until which its disk is full, in ns.
     full_until_ns: u64,
 }
 
@@ -37,12 +38,12 @@ impl StateFile {
         }
     }
 
-    /// Its disk has no room until then.
+    /// Fills its disk, until that time.
     pub(super) fn fill(&mut self, until_ns: u64) {
         self.full_until_ns = self.full_until_ns.max(until_ns);
     }
 
-    /// It has room from now on.
+    /// Ends the lack of room.
     pub(super) fn make_room(&mut self) {
         self.full_until_ns = 0;
     }
@@ -54,8 +55,8 @@ impl StateFile {
 
     pub(super) fn store(&mut self, state: State) {
         self.first.get_or_insert_with(|| state.clone());
-        // A controller that goes on from an old file, and has heard of nothing newer yet, makes
-        // epochs that members ignore.
+        // A controller that continues from an old file, and has not yet heard of a newer state,
+        // makes epochs that members ignore.
         if epoch_of(Some(&state)) >= epoch_of(self.newest.as_ref()) {
             self.newest = Some(state.clone());
             if self.is_recovering {
@@ -66,7 +67,7 @@ impl StateFile {
         self.stored = Some(state);
     }
 
-    /// Whether the file is lost or of yesterday, and not made anew yet.
+    /// Whether the file is lost or old, and has not been made anew.
     pub(super) fn is_old(&self) -> bool {
         self.is_recovering || epoch_of(self.stored.as_ref()) < epoch_of(self.newest.as_ref())
     }
@@ -77,23 +78,24 @@ fn epoch_of(state: Option<&State>) -> u32 {
 }
 
 impl Rack<'_> {
-    /// Controllers end, and one begins without the file, or with the one of the beginning.
+    /// Ends the controllers, and starts one without the file, or with the file as it was at the
+    /// beginning.
     pub(super) fn lose_state(&mut self, is_gone: bool, for_ns: u64) {
         self.file.stored = if is_gone { None } else { self.file.first.clone() };
         self.file.recover_ns = self.world.now_ns + for_ns;
         self.restart_controller(None);
     }
 
-    /// The operator has the state made anew, if the file is wrong and it is time, or `now`; and
-    /// again some time later, if nothing came of it: somebody may have died meanwhile. Who is dead
-    /// is known to be gone.
+    /// Lets the operator have the state made anew, if the file is wrong and it is time, or `now`;
+    /// and again later if that did not succeed, since a member may have died meanwhile. The
+    /// operator knows which members are dead.
     pub(super) fn recover_state(&mut self, now: bool) {
         let is_time = self.file.recover_ns <= self.world.now_ns;
         let is_wrong = self.file.recover_ns != u64::MAX;
         if !(is_time || (now && is_wrong)) {
             return;
         }
-        // It listens for twice the time of a failure.
+        // The controller listens for twice the time after which a silent node is removed.
         self.file.recover_ns = self.world.now_ns + 4 * self.plan.failure_ns + SEC;
         self.file.is_recovering = true;
         let members = self.config().map(|c| c.members.clone()).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! A client process that is a gateway, and the Redis clients that are connected to it.
 //!
-//! The gateway is the machine that ships. Its driver is here: what clients sent waits in a socket
-//! until the gateway wants input, and what it has for them waits until they read.
+//! The gateway is the machine that ships, and its driver is here: data from clients waits in a
+//! socket until the gateway wants input, and data for clients waits until they read.
 
 use std::collections::VecDeque;
 
@@ -20,70 +20,76 @@ use super::{Process, Rack, Role, Stage, together};
 use crate::systems::store::plan::Plan;
 use crate::world::{Event, addr};
 
-/// Longest time between two pieces of a pipeline, and before a client gives its connection up.
+/// The maximum time between two parts of a pipeline, and before a client gives its connection up,
+/// in ns.
 const PIECE_NS_MAX: u64 = 2 * MS;
-/// Longest time between two pipelines of a client that does not read.
+/// The maximum time between two pipelines of a client that does not read, in ns.
 const AHEAD_NS_MAX: u64 = MS;
-/// Most commands that a client sends without reading.
+/// The maximum number of commands that a client sends without reading.
 const AHEAD_MAX: usize = 10;
-/// Most commands of a pipeline after everything healed: the rack owes each connection a few
-/// answers.
+/// The maximum number of commands in a pipeline after all faults have ended: the rack owes each
+/// connection a few answers.
 const HEALED_MAX: u64 = 2;
-/// A connection that has them leaves the rack to the others, for that many times as long.
+/// The factor by which a connection that has these answers pauses longer, to leave the rack to the
+/// others.
 const LEAVES_TIMES: u64 = 4;
-/// Most bytes that a connection takes whose client does not read.
+/// The maximum number of bytes that a connection accepts while its client does not read.
 const ROOM_BYTES_MAX: u64 = 100;
 
 /// The connection of a Redis client.
 pub(super) struct Connection {
-    /// Its place in the gateway; another with every connect.
+    /// The id of the connection at the gateway; another one after each connect.
     id: Option<ConnectionId>,
     rng: Rng,
-    /// The protocol in force behind what was sent.
+    /// Whether RESP3 is in force after the commands that were sent.
     resp3: bool,
-    /// What is sent when.
+    /// The data to send, and when.
     sending: VecDeque<(u64, Vec<u8>)>,
-    /// The client sends nothing behind what is being sent.
+    /// Whether the client closes its sending side after the data in `sending`.
     shuts: bool,
-    /// It has said so, and waited for others: the gateway has closed the connection.
+    /// Whether the gateway has closed the connection after the client closed its sending side while
+    /// its commands waited for others.
     is_over: bool,
-    /// When the client gives the connection up.
+    /// The time at which the client gives the connection up, in ns.
     closes_ns: Option<u64>,
-    /// What arrived at the gateway and was not read by it.
+    /// The data that arrived at the gateway, and that it has not read.
     socket: Vec<u8>,
     awaited: VecDeque<Awaited>,
-    /// What the gateway wrote and the client has not dealt with.
+    /// The data that the gateway wrote, and that the client has not handled.
     received: Vec<u8>,
-    /// How many of these bytes are known to be no whole reply.
+    /// The number of these bytes that are known to be an incomplete reply.
     torn_bytes: usize,
-    /// The client reads from then on.
+    /// The time from which on the client reads, in ns.
     reads_from_ns: u64,
-    /// Bytes that the connection takes until then.
+    /// The number of bytes that the connection accepts until then.
     room: usize,
-    /// When the client begins the next pipeline; `None` while replies are awaited.
+    /// The time at which the client begins the next pipeline, in ns; `None` while replies are
+    /// awaited.
     turn_ns: Option<u64>,
-    /// Commands of the last pipeline: the longer it was, the longer its client thinks.
+    /// The number of commands in the last pipeline: the longer it was, the longer its client
+    /// pauses.
     commands: u64,
-    /// Operations that were begun and answered after everything had healed.
+    /// The number of operations that were begun and answered after all faults had ended.
     good: u64,
-    /// Its last change of its user was acknowledged.
+    /// Whether the last change of its user was acknowledged.
     has_changed: bool,
-    /// It watches keys behind what was sent.
+    /// Whether the connection watches keys after the commands that were sent.
     watches: bool,
     known: Known,
-    /// When it is looked at next; `u64::MAX` if nothing is scheduled.
+    /// The time at which the connection is looked at next, in ns; `u64::MAX` if that is not
+    /// scheduled.
     wake_ns: u64,
 }
 
 impl Connection {
-    /// When there is something to do for the client.
+    /// The time at which the client has something to do.
     fn due_ns(&self, now_ns: u64) -> Option<u64> {
         let piece_ns = self.sending.front().map(|(at_ns, _)| *at_ns);
         let reads_ns = Some(self.reads_from_ns).filter(|at_ns| *at_ns > now_ns);
         [piece_ns, reads_ns, self.closes_ns, self.turn_ns].into_iter().flatten().min()
     }
 
-    /// Sends a pipeline in pieces; gives the time of the last.
+    /// Sends a pipeline in several parts; returns the time of the last, in ns.
     fn send(&mut self, pipeline: Pipeline, now_ns: u64) -> u64 {
         self.resp3 = pipeline.resp3;
         self.watches = pipeline.watches;
@@ -103,7 +109,7 @@ impl Connection {
         last_ns
     }
 
-    /// Whether a reply says that what the connection has changed of its user is not so.
+    /// Whether a reply contradicts the change that the connection has made to its user.
     fn is_undone_by(&mut self, awaited: &Awaited, bytes: &[u8]) -> bool {
         let is_ok = bytes == b"+OK\r\n";
         match awaited.wanted {
@@ -120,11 +126,11 @@ impl Connection {
     }
 }
 
-/// The gateways that hear each other.
+/// The gateways that know each other.
 pub(super) struct Others {
-    /// The node of this one.
+    /// The node of this gateway.
     pub node: usize,
-    /// Those of all, this one among them; none if each is alone.
+    /// The nodes of all gateways that know each other, with this one; empty if each is alone.
     pub all: Vec<usize>,
 }
 
@@ -133,11 +139,11 @@ pub(crate) struct Redis {
     pub(super) gateway: Gateway,
     connections: Vec<Connection>,
     next_id: u64,
-    /// A client that caches.
+    /// The client that caches, if there is one.
     pub(super) cache: Option<Cache>,
-    /// Clients that subscribe, and one that publishes.
+    /// The clients that subscribe, and the one that publishes.
     pub(super) subscribers: Option<Subscribers>,
-    /// Fast reads of the gateway before everything healed.
+    /// The number of fast reads of the gateway before all faults ended.
     fast_before_heal: u64,
 }
 
@@ -205,7 +211,7 @@ impl Redis {
         self.connections.iter().all(|c| c.good >= GOOD_MIN)
     }
 
-    /// The connections that did not get enough answers since all has healed.
+    /// The connections without enough answers since all faults ended.
     pub(super) fn lacking(&self) -> String {
         let mut text = String::new();
         for (at, c) in self.connections.iter().enumerate().filter(|(_, c)| c.good < GOOD_MIN) {
@@ -231,7 +237,7 @@ impl Redis {
         self.gateway.client().counters().fast_reads > self.fast_before_heal
     }
 
-    /// A client connects; false if the gateway refuses it.
+    /// Connects a client; returns `false` if the gateway refuses it.
     fn connect(&mut self, at: usize, now: Now) -> bool {
         let id = ConnectionId(self.next_id);
         self.next_id += 1;
@@ -244,7 +250,7 @@ impl Redis {
         self.gateway.connected(now, id, "10.0.0.1:50000")
     }
 
-    /// The gateway reads a connection, if it wants to, and its end.
+    /// Lets the gateway read the data, and the end, of a connection if it wants input.
     fn read(&mut self, at: usize, now: Now, out: &mut impl Sink) {
         let connection = &mut self.connections[at];
         let Some(id) = connection.id else { return };
@@ -264,7 +270,7 @@ impl Redis {
         connection.socket.drain(..length);
     }
 
-    /// Deals with all connections that the gateway has something for, as the runtime's driver does.
+    /// Serves all connections for which the gateway has something, as the runtime's driver does.
     fn serve(&mut self, now_ns: u64, now: Now, out: &mut impl Sink) {
         while let Some(id) = self.gateway.take_ready(now, out) {
             if let Some(at) = self.connections.iter().position(|c| c.id == Some(id)) {
@@ -281,7 +287,7 @@ impl Redis {
         }
     }
 
-    /// The gateway writes what the connection takes.
+    /// Writes as much of the gateway's output as the connection accepts.
     fn write(&mut self, at: usize, now_ns: u64, now: Now, out: &mut impl Sink) {
         let connection = &mut self.connections[at];
         let Some(id) = connection.id else { return };
@@ -307,7 +313,7 @@ impl Redis {
 }
 
 impl Rack<'_> {
-    /// Something is due for a Redis client.
+    /// Lets a Redis client do what is due.
     pub(super) fn turn(&mut self, node: usize, at: usize) {
         if at == self.plan.connections {
             return self.cache_turn(node);
@@ -365,7 +371,7 @@ impl Rack<'_> {
         }
     }
 
-    /// A client sends a pipeline, over a new connection if it has none.
+    /// Lets a client send a pipeline, over a new connection if it has none.
     fn begin(&mut self, node: usize, at: usize) {
         let (now_ns, stage, now) = (self.world.now_ns, self.stage, self.world.clock(node));
         let mix = self.mix();
@@ -424,12 +430,12 @@ impl Rack<'_> {
         }
         connection.shuts |= end == End::Shut;
         if matches!(end, End::Garbage | End::Shut) {
-            // Nothing may follow it.
+            // No further pipeline may follow.
             connection.turn_ns = None;
         }
     }
 
-    /// The client closes its connection: what is unanswered is of unknown outcome.
+    /// Closes a client's connection: the outcome of its unanswered commands is unknown.
     fn give_up(&mut self, node: usize, at: usize) {
         let Role::Client(process) = &mut self.slots[node].role else { return };
         let Process::Redis(redis) = &mut ***process else { return };
@@ -460,7 +466,8 @@ impl Rack<'_> {
         self.history.extend(operations);
     }
 
-    /// All that the clients of a gateway which dies wait for is of unknown outcome.
+    /// Closes all connections of a gateway that dies: the outcome of their unanswered commands is
+    /// unknown.
     pub(super) fn give_all_up(&mut self, node: usize) {
         self.totals.redis.died += 1;
         for at in 0..self.plan.connections {
@@ -468,7 +475,7 @@ impl Rack<'_> {
         }
     }
 
-    /// Carries what the gateway has for its clients, and lets them deal with it.
+    /// Transfers the gateway's output to its clients, and lets them handle it.
     pub(super) fn serve_clients(&mut self, node: usize) {
         let (now_ns, now) = (self.world.now_ns, self.world.clock(node));
         if self.slots[node].batch.is_some() {
@@ -494,7 +501,7 @@ impl Rack<'_> {
     fn take_replies(&mut self, node: usize, at: usize) {
         let now_ns = self.world.now_ns;
         let Some(connection) = self.connection(node, at) else { return };
-        // What was no whole reply is none before more of it has arrived.
+        // An incomplete reply stays incomplete until more data arrives.
         if now_ns < connection.reads_from_ns || connection.received.len() == connection.torn_bytes {
             return;
         }
@@ -546,7 +553,7 @@ impl Rack<'_> {
         connection.received = received;
     }
 
-    /// What a reply says of a transaction of several keys.
+    /// Handles the reply to a transaction on several keys.
     fn take_together(
         &mut self,
         node: usize,
@@ -602,7 +609,7 @@ impl Rack<'_> {
         }
     }
 
-    /// A client whose commands are all answered thinks about the next ones.
+    /// Lets a client pause before its next commands, if all of its commands are answered.
     fn think(&mut self, node: usize, at: usize) {
         let pace = Pace {
             now_ns: self.world.now_ns,
@@ -628,7 +635,7 @@ impl Rack<'_> {
     }
 }
 
-/// When which part of so many bytes is sent: up to where.
+/// The parts in which data of this length is sent: the time of each, and the offset of its end.
 fn pieces(rng: &mut Rng, now_ns: u64, length: usize) -> Vec<(u64, usize)> {
     let mut pieces = Vec::new();
     let (mut at_ns, mut from) = (now_ns, 0);

@@ -1,4 +1,4 @@
-//! Faults as they happen, and how they end.
+//! The injection of faults, and their ends.
 
 use concord_core::{Duration, MS, Machine};
 use concord_protocols::{Phase, Retired};
@@ -9,9 +9,9 @@ use super::{Process, Rack, Role, Slot, Stage};
 use crate::systems::store::fault::{Fault, Node};
 use crate::world::{Burst, CONTROLLER, Cut, Event, Hold, REPLICAS, SWITCH, addr};
 
-/// After a silence, a node has been heard of again within that time.
+/// The maximum time until a node is heard of again after a silence, in ns.
 pub(super) const HEARD_AGAIN_NS: Duration = 300 * MS;
-/// What the monotonic clock shows at most when the node starts after a reboot.
+/// The maximum reading of the monotonic clock when a node starts after a reboot, in ns.
 const BOOT_NS_MAX: Duration = 2_000 * MS;
 
 impl Rack<'_> {
@@ -110,8 +110,8 @@ impl Rack<'_> {
             Fault::Cut { from, to, for_ns } => {
                 let (from, to) = (self.index_of(from), self.index_of(to));
                 self.world.cuts.push(Cut { from, to, until_ns: now_ns + for_ns });
-                // Of two that do not hear each other one is removed; so is one that does not hear
-                // of epochs, and so is not heard in them.
+                // If two members cannot hear each other, one is removed; so is a member that does
+                // not learn of epochs, and is therefore not heard in them.
                 let is_controller = |node| node == CONTROLLER || node == self.other_controller();
                 let (tells, told) = (is_controller(from), is_controller(to));
                 if told || tells {
@@ -163,7 +163,7 @@ impl Rack<'_> {
                 for from in others.chain([self.other_controller()]) {
                     self.world.cuts.push(Cut { from, to, until_ns: now_ns + for_ns });
                 }
-                // Of it and another one the controller may remove either.
+                // The controller may remove either this member or another one.
                 (REPLICAS..REPLICAS + self.replicas).for_each(|node| self.trouble(node, for_ns));
             }
             Fault::LoseWrites { replica, for_ns } => {
@@ -209,7 +209,7 @@ impl Rack<'_> {
         }
     }
 
-    /// A client ends in the middle of what it does, and begins anew.
+    /// Ends a client in the middle of its operations, and starts it anew.
     pub(super) fn restart_client(&mut self, client: usize) {
         let node = self.index_of(Node::Client(client));
         self.abandon(node);
@@ -218,16 +218,16 @@ impl Rack<'_> {
         self.tick(node);
     }
 
-    /// If it is the only member that is left, it decides on no expiries meanwhile: it stands still,
-    /// or the controller tells the switch of no epoch of which it does not hear. Nor does a quorum
-    /// of which it would have to be.
+    /// Counts the duration of a fault in which no expiry can be decided. If the node is the only
+    /// member left, nobody decides on expiries while it is paused, or while the controller cannot
+    /// hear it and so announces no epoch to the switch. Nor does a quorum that would need the node.
     fn hold_alone(&mut self, node: usize, for_ns: u64) {
         if self.is_left_alone(node) {
             self.alone_held_ns += for_ns;
         }
     }
 
-    /// Others may take a node for dead, up to when they have heard of it again.
+    /// Notes that others may take a node for dead, until they have heard of it again.
     pub(super) fn trouble(&mut self, node: usize, for_ns: u64) {
         let until_ns = self.world.now_ns + for_ns + HEARD_AGAIN_NS;
         let slot = &mut self.slots[node];
@@ -240,7 +240,7 @@ impl Rack<'_> {
         self.tick(node);
     }
 
-    /// Where the switch is whose numbers are accepted.
+    /// The node of the switch whose numbers are accepted.
     pub(super) fn active_switch(&self) -> usize {
         let is_other = self.config().is_some_and(|c| c.switch == addr(self.other_switch()));
         if is_other { self.other_switch() } else { SWITCH }
@@ -254,7 +254,7 @@ impl Rack<'_> {
         self.after(node, 0);
     }
 
-    /// A replica that was told to end goes once it has left.
+    /// Ends a replica that was told to shut down, once it has left.
     pub(super) fn end_retired(&mut self, node: usize) {
         let Some(for_ns) = self.slots[node].retiring_for_ns else { return };
         let Some(how) = self.slots[node].replica().and_then(|r| r.retired(self.world.clock(node)))
@@ -271,7 +271,7 @@ impl Rack<'_> {
         self.world.push(at_ns, Event::Start { node });
     }
 
-    /// A replica that was told to end, and did, comes again.
+    /// Starts a replica again that was told to shut down, and did.
     pub(super) fn start_again(&mut self, node: usize) {
         let slot = &self.slots[node];
         if matches!(slot.role, Role::Dead) && slot.retiring_for_ns.is_some() {
@@ -299,11 +299,11 @@ impl Rack<'_> {
         }
     }
 
-    /// Nothing that the engine does is heard of before that time.
+    /// Stalls a replica's engine: no completion arrives before that time.
     fn stall_engine(&mut self, node: usize, for_ns: u64) {
         let until_ns = self.world.now_ns + for_ns;
         let slot = &mut self.slots[node];
-        // One at a time: together they would be longer than a silence may be.
+        // One at a time: together they could last longer than an engine may be silent.
         if slot.engine_stalled_until_ns <= self.world.now_ns {
             slot.engine_stalled_until_ns = until_ns;
         }
@@ -312,7 +312,7 @@ impl Rack<'_> {
         }
     }
 
-    /// What stalls is at work until it answers again.
+    /// Makes a stalled engine report that it is at work until it answers again.
     fn work_engine(&mut self, node: usize) {
         let now = self.world.clock(node);
         if let Role::Replica(replica) = &mut self.slots[node].role {
@@ -328,7 +328,7 @@ impl Rack<'_> {
         self.stall_engine(node, for_ns);
     }
 
-    /// A node's link is down.
+    /// Cuts a node off from all others.
     fn cut_off(&mut self, node: usize, until_ns: u64) {
         for other in (0..self.slots.len()).filter(|other| *other != node) {
             for (from, to) in [(node, other), (other, node)] {
@@ -351,8 +351,8 @@ impl Rack<'_> {
         }
     }
 
-    /// Two sides that do not reach each other: a replica, the active switch and every second client
-    /// on one, everybody else on the other, with another switch.
+    /// Partitions the rack: a replica, the active switch and every second client on one side, all
+    /// others on the other, with another switch.
     fn split(&mut self, replica: usize, until_ns: u64) {
         let active = self.active_switch();
         let other = if active == SWITCH { self.other_switch() } else { SWITCH };
@@ -367,14 +367,15 @@ impl Rack<'_> {
         self.begin_switch(other, false);
     }
 
-    /// In VR: whether, without `node`, a quorum has lost nothing, or has it back.
+    /// For quorum protocols: whether enough replicas other than `node` for a quorum have lost
+    /// nothing, or have it back.
     pub(super) fn quorum_is_intact(&self, node: Option<usize>) -> bool {
         self.are_quorum(self.intact(node))
     }
 
-    /// Whether a replica other than `node` holds all the data and nothing makes it look dead: an
-    /// open member of the newest epoch, and whole. In VR: whether so many others do that they are a
-    /// quorum.
+    /// Whether a replica other than `node` has all the data, and nothing makes it look dead: an
+    /// open member of the newest epoch that has caught up. For quorum protocols: whether enough
+    /// such replicas for a quorum exist.
     fn others_are_well(&self, node: Option<usize>) -> bool {
         if self.plan.protocol.is_quorum() {
             return self.quorum_is_intact(node);
@@ -389,13 +390,13 @@ impl Rack<'_> {
         })
     }
 
-    /// Whether there is something to make a state anew from: the first epoch is open somewhere.
+    /// Whether a state can be made anew: the first epoch is open at some member.
     fn has_begun(&self) -> bool {
         let mut replicas = REPLICAS..REPLICAS + self.replicas;
         replicas.any(|node| self.member(node).is_some()) && self.others_are_well(None)
     }
 
-    /// Whether a member of the newest epoch is dead, of whom the controller does not know it.
+    /// Whether a member of the newest epoch is dead and the controller does not know it.
     fn has_dead_member(&self) -> bool {
         let is_dead = |m: &Member| {
             let slot = &self.slots[REPLICAS + usize::from(m.node)];
@@ -409,8 +410,9 @@ impl Rack<'_> {
         self.file.newest.as_ref()?.config(GroupId::FIRST)
     }
 
-    /// Whether nobody decides without `node`: it is all that is left of the chain family's newest
-    /// epoch, or will be, since all others may be taken for dead; or the others are no quorum.
+    /// Whether no decision is possible without `node`: it is the only member left of the chain
+    /// family's newest epoch, or will be, since all others may be taken for dead; or the others are
+    /// not a quorum.
     fn is_left_alone(&self, node: usize) -> bool {
         let is_well = |other: usize| {
             other != node && self.slots[other].troubled_until_ns <= self.world.now_ns
@@ -426,7 +428,7 @@ impl Rack<'_> {
         self.config().is_some_and(of)
     }
 
-    /// The replica at `node`, if it has the newest epoch open.
+    /// The replica at `node`, if it has opened the newest epoch.
     pub(super) fn member(&self, node: usize) -> Option<&super::Replica> {
         let config = self.config()?;
         let replica = self.slots[node].replica()?;
@@ -435,26 +437,26 @@ impl Rack<'_> {
         is_in.then_some(replica)
     }
 
-    /// The replica that `member` means, if that life of it is alive.
+    /// The replica of `member`, if that incarnation is alive.
     pub(super) fn living(&self, member: &Member) -> Option<&super::Replica> {
         let replica = self.slots[REPLICAS + usize::from(member.node)].replica()?;
         let same = replica.member().incarnation == member.incarnation;
         (same && replica.phase() != Phase::Left).then_some(replica)
     }
 
-    /// Whether no member of the newest epoch is alive: nobody has the data any more.
+    /// Whether no member of the newest epoch is alive, so that the data is lost.
     pub(super) fn is_lost(&self) -> bool {
         if self.plan.protocol.is_quorum() {
             return false;
         }
         let Some(config) = self.config() else { return false };
-        // What is on disks comes back, or the rack makes no progress once everything has healed.
+        // Data on disks returns, or else the rack makes no progress after all faults have ended.
         let keeps = |m: &Member| self.plan.disks.keeps(usize::from(m.node));
         !config.members.is_empty()
             && config.members.iter().all(|m| self.living(m).is_none() && !keeps(m))
     }
 
-    /// The safety phase is over: whatever can heal does.
+    /// Ends the safety phase: all faults that can end do so.
     pub(super) fn heal(&mut self) {
         let now_ns = self.world.now_ns;
         self.world.calm();
@@ -470,7 +472,7 @@ impl Rack<'_> {
             let slot = &mut self.slots[node];
             slot.slow = (0, 0);
             slot.troubled_until_ns = 0;
-            // What its engine did meanwhile was to be heard of at the end of the pause, or of the
+            // The engine's completions were to be delivered at the end of the pause, or of the
             // stall.
             let was_deaf = slot.paused_until_ns.max(slot.engine_stalled_until_ns) > now_ns;
             slot.engine_stalled_until_ns = 0;
@@ -489,7 +491,7 @@ impl Rack<'_> {
                 // So was a sync that ended meanwhile.
                 self.wake_disk(node);
                 let slot = &mut self.slots[node];
-                // What was scheduled for the end of the pause finds nothing to do then.
+                // The events scheduled for the end of the pause find nothing to do then.
                 slot.serve_scheduled = false;
                 slot.tick_due = true;
                 self.schedule_serve(node);

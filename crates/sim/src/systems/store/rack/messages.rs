@@ -1,11 +1,11 @@
-//! Messages that clients of gateways publish, and those that subscribers get
+//! The messages that clients of gateways publish, and those that subscribers receive
 //! (docs/reference/semantics/pubsub.md, "Publish and subscribe").
 //!
-//! Each message has a number of its own, so that whoever gets it knows who published what, when,
-//! and whether that was answered. What gateways promise they promise while they hear each other:
-//! what a subscription gets of another gateway's messages is checked unless one of the two took the
-//! other for gone since it was asked for. Once the rack is at rest all hear each other again, and
-//! every subscription gets everything.
+//! Each message has a number of its own, by which its receiver finds out who published it, when,
+//! and whether the command was answered. Gateways keep their promises while they hear each other:
+//! what a subscription receives of another gateway's messages is checked unless one of the two has
+//! taken the other for gone since the subscription was requested. Once the rack is at rest all
+//! gateways hear each other again, and every subscription receives everything.
 
 use concord_core::{MS, SEC, US};
 use concord_engine::resp;
@@ -15,13 +15,13 @@ use super::subscribers::{Awaited, CHANNELS, LINKS, PUBLISHER, TOPICS};
 use super::{Process, Rack, Role};
 use crate::systems::store::fault::{Fault, Node};
 
-/// Within that time after everything has healed gateways know of each other's subscribers: a
-/// silence, and a sign of life.
+/// The maximum time until gateways know each other's subscribers after all faults have ended, in
+/// ns: the time until a silence is noticed, and a keepalive.
 const HEARD_NS: u64 = 2_500 * MS;
-/// Within that time a client has its answers at rest.
+/// The maximum time until a client has its answers when the rack is at rest, in ns.
 const ANSWERED_NS_MAX: u64 = 6 * SEC;
 
-/// Whether what is published to a channel goes to those who have subscribed to a topic.
+/// Whether messages to a channel go to the subscribers of a topic.
 fn goes_to(channel: usize, topic: usize) -> bool {
     match topic {
         4 => true,
@@ -30,52 +30,51 @@ fn goes_to(channel: usize, topic: usize) -> bool {
     }
 }
 
-/// How often a gateway took another one for gone, or for another one in its place; and whether that
-/// counts as there.
+/// How often a gateway took another one for gone or restarted, and whether it counts as there now.
 pub(super) type Breaks = (u64, bool);
 
-/// Which lives of two gateways there are, and what each has taken the other for.
+/// The incarnations of two gateways, and how often each has taken the other for gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Contact {
     incarnations: [u64; 2],
     pub(super) breaks: [Breaks; 2],
 }
 
-/// What is known of a message.
+/// A published message and its answer.
 #[derive(Debug)]
 pub(super) struct Message {
     node: usize,
-    /// The life of the gateway that its publisher is connected to.
+    /// The incarnation of the gateway to which its publisher is connected.
     incarnation: u64,
     channel: usize,
     sent_ns: u64,
-    /// What its gateway had taken each other one for by then.
+    /// For each other gateway, how often its gateway had taken it for gone by then.
     breaks: Vec<Breaks>,
     pub(super) answer: Answer,
-    /// How many subscriptions got it.
+    /// The number of subscriptions that received it.
     pub(super) delivered: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Awaited,
-    /// It was published; and the gateways that had it by then, if they had to.
+    /// It was published. With the gateways that must have received it by then.
     Published(Vec<usize>),
-    /// It never is: its transaction was not executed.
+    /// It will not be published: its transaction was not executed.
     Never,
 }
 
-/// What was published in a run.
+/// The messages published in a run.
 #[derive(Debug, Default)]
 pub(super) struct Board {
     pub(super) messages: Vec<Message>,
     incarnations: u64,
-    /// Everybody hears everybody: each message goes to each subscription.
+    /// Whether all gateways hear each other for good: each message goes to each subscription.
     is_final: bool,
 }
 
 impl Board {
-    /// A gateway begins: its number.
+    /// The number of a gateway's new incarnation.
     pub(super) fn begin_incarnation(&mut self) -> u64 {
         self.incarnations += 1;
         self.incarnations
@@ -129,7 +128,7 @@ impl Rack<'_> {
         self.board.messages.len() - 1
     }
 
-    /// A subscription got a message.
+    /// A subscription receives a message.
     pub(super) fn heard(
         &mut self,
         node: usize,
@@ -174,7 +173,7 @@ impl Rack<'_> {
         Ok(())
     }
 
-    /// PUBLISH or EXEC was answered: everybody who is to get the message has it.
+    /// PUBLISH or EXEC was answered: all gateways that must have the message have it.
     pub(super) fn published(
         &mut self,
         number: usize,
@@ -217,8 +216,8 @@ impl Rack<'_> {
         Ok(())
     }
 
-    /// At rest: whoever asked was answered, and what is published now comes to all. Some text if
-    /// not.
+    /// Checks at rest that all requests are answered, and that each new message reaches all
+    /// subscribers. Returns a violation otherwise.
     pub(super) fn run_subscribed(&mut self) -> Option<String> {
         let nodes = self.hearing();
         if nodes.is_empty() {
@@ -233,7 +232,7 @@ impl Rack<'_> {
         if let Some(text) = self.without_cause().or_else(|| self.run_to_answers(&nodes)) {
             return Some(text);
         }
-        // Clients that were not there yet are now.
+        // Clients that were not connected before are connected now.
         for &node in &nodes {
             let (now, contacts) = (self.world.clock(node), self.contacts(node));
             let Some((gateway, subscribers)) = self.subscribers(node) else { continue };
@@ -264,7 +263,7 @@ impl Rack<'_> {
         self.run_to_answers(&nodes)
     }
 
-    /// Until whoever asked was answered. Some text if that never happens.
+    /// Runs until all requests are answered. Returns a violation if that never happens.
     fn run_to_answers(&mut self, nodes: &[usize]) -> Option<String> {
         let until_ns = self.world.now_ns + ANSWERED_NS_MAX;
         let is_waiting = |rack: &mut Self| {
@@ -290,8 +289,8 @@ impl Rack<'_> {
         self.broken.take()
     }
 
-    /// Where nothing keeps gateways from hearing each other nobody takes another one for gone. Some
-    /// text if somebody did.
+    /// Checks that no gateway has taken another one for gone if nothing kept them from hearing each
+    /// other. Returns a violation otherwise.
     fn without_cause(&self) -> Option<String> {
         let is_cause = |fault: &Fault| match fault {
             Fault::LossBurst { .. } | Fault::Split { .. } | Fault::RestartClient { .. } => true,

@@ -1,8 +1,8 @@
 //! A rack of the shipped machines in a [`World`], its run, and the check of its history.
 //!
-//! A run has a safety phase, in which the plan's faults happen; then everything heals, and in the
-//! liveness phase whatever is alive must make progress; then the rack comes to rest, and all
-//! members must hold the same.
+//! A run has a safety phase, in which the plan's faults happen. Then all faults end, and in the
+//! liveness phase all nodes that are alive must make progress. Then the rack comes to rest, and all
+//! members must have the same data.
 
 mod build;
 mod cache;
@@ -60,29 +60,29 @@ use progress::Progress;
 use voters::VoterRequest;
 use watch::Watch;
 
-/// How much later than their time keys are gone where nothing is wrong: expiries are looked for
-/// now and then, and are writes.
+/// The maximum time between the end of a key's time to live and its deletion when nothing is wrong,
+/// in ns: the search for expired keys is periodic, and a deletion is a write.
 const CALM_GRACE_NS: u64 = 350 * MS;
-/// After that long the safety phase ends even if operations are missing: the liveness phase says
-/// why.
+/// The maximum duration of the safety phase, in ns, even if operations are missing then; the
+/// liveness phase reports why.
 const SAFETY_NS_MAX: u64 = 60 * SEC;
-/// A run that takes more has stopped making progress in a busy way.
+/// The maximum number of events: a run with more makes no progress in spite of much activity.
 const EVENTS_MAX: u64 = 20_000_000;
 
-/// The longest that a history is searched where a guard is removed.
+/// The maximum time for which a history is checked if a guard is removed.
 const MUTANT_CHECK_MAX: Duration = Duration::from_secs(2);
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What is wrong: a history that is not linearizable, a broken invariant, replicas that differ,
-    /// no progress.
+    /// The violation, if there was one: a history that is not linearizable, a broken invariant,
+    /// replicas with different data, no progress.
     pub violation: Option<String>,
     /// The history.
     pub history: Vec<Operation>,
-    /// What was seen.
+    /// The counts of the run.
     pub totals: Totals,
-    /// The hash of every event of the run, in order: equal on every machine and in every build.
+    /// The hash of all events of the run, in order; equal on every machine and in every build.
     pub digest: u64,
 }
 
@@ -90,36 +90,36 @@ pub(crate) type Replica = Replicas<Shimmed<Store>>;
 
 pub(crate) type Role = crate::systems::store::role::Role<Shimmed<Store>, Process>;
 
-/// A node: its machine, and the host that it runs on.
+/// A node: its machine, and the state of its host.
 pub(crate) struct Slot {
     role: Role,
-    /// Packets that wait until the node has time: sender and bytes.
+    /// The packets that wait for the node: sender and bytes.
     inbox: VecDeque<(usize, Vec<u8>)>,
     paused_until_ns: u64,
     busy_until_ns: u64,
-    /// When the node wanted to be woken; `u64::MAX` if nothing is scheduled.
+    /// The time at which the node is woken, in ns; `u64::MAX` if that is not scheduled.
     wake_at_ns: u64,
-    /// Whether an event will make the node take its next packet.
+    /// Whether an event is scheduled that lets the node handle its next packet.
     serve_scheduled: bool,
-    /// Packets of the batch that are left, and the clock when it was received: as the runtime's
-    /// driver, a node looks at the clock once for all that it receives at once.
+    /// The number of packets left in the current batch, and the clock when it was received: like
+    /// the runtime's driver, a node reads the clock once for all packets that it receives at once.
     batch: Option<(usize, Now)>,
-    /// It wanted to be woken while it was paused or busy.
+    /// Whether the node's deadline passed while it was paused or busy.
     tick_due: bool,
-    /// How often in a row its next deadline was over when it had just been woken.
+    /// How often in a row its next deadline had passed already when it had just been woken.
     overdue: Overdue,
-    /// Every packet takes that much longer, until then.
+    /// The additional time for every packet, in ns, and the time until which that lasts.
     slow: (u64, u64),
-    /// Completions of the storage engine that are under way as events.
+    /// The number of scheduled completions of the storage engine.
     completions_scheduled: usize,
-    /// Until when nothing is heard of its storage engine.
+    /// The time until which the storage engine is stalled, in ns.
     engine_stalled_until_ns: u64,
-    /// Until when a fault may make others take it for dead.
+    /// The time until which a fault may make others take the node for dead, in ns.
     troubled_until_ns: u64,
-    /// Its storage engine was lost on purpose.
+    /// Whether a fault has made its storage engine lose its state.
     engine_lost: bool,
-    /// It was told to end, and how long it is to be gone, in ns; once it has gone, it is to come
-    /// again.
+    /// Set if it was told to shut down: how long it is to be gone, in ns. Once it has ended, it is
+    /// restarted after that time.
     retiring_for_ns: Option<u64>,
 }
 
@@ -156,11 +156,11 @@ struct Connection {
     underway: Option<(RequestNumber, Operation)>,
     last_write: Option<RequestNumber>,
     rng: Rng,
-    /// Operations that were begun and answered after everything had healed.
+    /// The number of operations that were begun and answered after all faults had ended.
     good: u64,
 }
 
-/// A process whose connections call the rack's client.
+/// A process whose connections use the rack's native client.
 pub(crate) struct Native {
     client: Client,
     connections: Vec<Connection>,
@@ -173,7 +173,7 @@ pub(crate) enum Process {
 }
 
 impl Process {
-    /// The rack's client, for what it counted.
+    /// The rack's client in the process, for its counters.
     fn client(&self) -> &Client {
         match self {
             Process::Native(native) => &native.client,
@@ -181,7 +181,7 @@ impl Process {
         }
     }
 
-    /// Whether every connection got operations answered since everything healed.
+    /// Whether every connection has had operations answered since all faults ended.
     fn is_lively(&self) -> bool {
         match self {
             Process::Native(native) => native.connections.iter().all(|c| c.good >= GOOD_MIN),
@@ -189,7 +189,7 @@ impl Process {
         }
     }
 
-    /// The connections that did not get enough answers since all has healed.
+    /// The connections without enough answers since all faults ended.
     fn lacking(&self) -> String {
         match self {
             Process::Native(native) => native
@@ -203,7 +203,7 @@ impl Process {
         }
     }
 
-    /// Whether an operation is under way.
+    /// Whether an operation is pending.
     fn is_busy(&self) -> bool {
         match self {
             Process::Native(native) => native.connections.iter().any(|c| c.underway.is_some()),
@@ -250,7 +250,7 @@ enum Stage {
     Liveness {
         since_ns: u64,
     },
-    /// Everybody is well, and clients go on.
+    /// All nodes are well, and clients continue.
     Calm,
     Rest,
 }
@@ -258,62 +258,62 @@ enum Stage {
 struct Rack<'a> {
     plan: &'a Plan,
     blueprint: Blueprint,
-    /// The controllers' state, as it is stored.
+    /// The controllers' state as it is stored.
     file: StateFile,
-    /// Replicas that there are or will be.
+    /// The number of replicas at the start and those that join later.
     replicas: usize,
-    /// Those that were started.
+    /// The number of replicas that were started.
     started: usize,
     world: World,
     slots: Vec<Slot>,
-    /// The replicas' disks, which outlive them.
+    /// The disks of the replicas, which outlive their processes.
     disks: Vec<ReplicaDisk>,
     history: Vec<Operation>,
-    /// Those of several keys, which are not in the history.
+    /// Transactions on several keys, which are not in the history.
     transactions: Vec<Transaction>,
-    /// Pushes of moves of which nobody knows which element they moved, if any.
+    /// Pushes of moves for which it is unknown which element they moved, if any.
     unknown_pushes: Vec<Operation>,
     stage: Stage,
-    /// When everything healed, if it has.
+    /// The time at which all faults ended, in ns.
     healed_ns: Option<u64>,
-    /// When everybody was well and clients went on, if they did.
+    /// The time at which the calm period began, in ns.
     calm_from_ns: Option<u64>,
     begun: usize,
-    /// Faults of the plan that have not happened yet.
+    /// The number of the plan's faults that have not begun.
     faults_left: usize,
     fast_since_heal: u64,
-    /// Values that were written so far: each is written once.
+    /// The number of values written so far: each is unique.
     unique: u64,
-    /// A client of a gateway was told that the library of functions is there.
+    /// Whether a client of a gateway was told that the function library is loaded.
     has_library: bool,
-    /// What was published through gateways.
+    /// The messages published through gateways.
     board: Board,
-    /// How long the only member stood still or was cut off, in ns: nobody decides on expiries
-    /// meanwhile.
+    /// The time for which the only member left was paused or cut off, in ns: no expiry could be
+    /// decided.
     alone_held_ns: u64,
-    /// A replica's data was damaged.
+    /// Whether a replica's data was damaged.
     is_damaged: bool,
-    /// Keys that were written to come due at one time.
+    /// The number of keys written so that they expire together.
     due: u64,
-    /// Seeds for what starts in the course of the run.
+    /// The generator of seeds for machines that start during the run.
     incarnations: Rng,
     totals: Totals,
     outgoing: Outgoing,
     watch: Watch,
     progress: Progress,
-    /// Raft: changes of who votes that an operator asks for.
+    /// Raft: an operator's requests for changes of voters.
     asked: Vec<VoterRequest>,
-    /// What the invariants found.
+    /// The first broken invariant, if there is one.
     broken: Option<String>,
 }
 
-/// Runs a plan and checks its history.
+/// Runs a plan, and checks its history.
 #[must_use]
 pub fn run(plan: &Plan) -> Outcome {
     run_rack(Rack::new(plan)).0
 }
 
-/// Runs a plan, and records every packet.
+/// Runs a plan, checks its history, and records every packet.
 #[must_use]
 pub fn run_recorded(plan: &Plan) -> (Outcome, Recording) {
     let mut rack = Rack::new(plan);
@@ -333,11 +333,10 @@ fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
     let without_writes_ns = without_writes_ns + rack.plan.disks.slow_ns();
     let clock_error_ns = rack.clock_error_ns(rack.world.now_ns);
     let grace_ns = 3 * SEC + clock_error_ns + without_writes_ns;
-    // Where a guard is removed the search may take for ever; a history that it leaves open says
-    // nothing.
+    // Without a guard the search might not end; a history that it leaves undecided is no violation.
     let is_whole = rack.plan.guards == Guards::ALL;
     let time_max = (!is_whole).then_some(MUTANT_CHECK_MAX);
-    // Where a switch's numbers end soon, its writes wait again and again for another switch id.
+    // If a switch's numbers are used up soon, its writes often wait for another switch id.
     let calm_from_ns = rack.calm_from_ns.filter(|_| rack.plan.bounds.counter_bits == 0);
     let calm = calm_from_ns.map(|from_ns| {
         let slow_ns = rack.plan.disks.slow_ns() + rack.plan.engine_work_ns;
@@ -345,14 +344,14 @@ fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
         Calm { from_ns, grace_ns: CALM_GRACE_NS + clock_error_ns + slow_ns }
     });
     let options = Options { grace_ns, calm, time_max, ..Options::default() };
-    // Expiry is decided by the log's time.
+    // The log's time decides on expiries.
     let options = Options { early_ns: 20 * MS + clock_error_ns, ..options };
     let unknown = std::mem::take(&mut rack.unknown_pushes);
     let checked = moves::check_with(&mut rack.history, unknown, &options);
     if let Ok(report) = &checked {
         rack.count_judged(report);
     }
-    // A run that was stopped has operations under way, which its history does not know.
+    // A run that was stopped has pending operations, which its history does not contain.
     let violation = wrong.or_else(|| match checked {
         Ok(report) if report.is_ok() => None,
         Ok(report) if !is_whole && report.verdict == Verdict::Unknown => None,
@@ -369,13 +368,13 @@ fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
 }
 
 impl Rack<'_> {
-    /// The phases. Some text if something is wrong.
+    /// Runs all phases. Returns a violation if there is one.
     fn run_to_end(&mut self) -> Option<String> {
         if let Some(text) = self.run_safety() {
             return Some(text);
         }
         if self.is_lost() {
-            // Faults that would go beyond the failure bound are left out, so this must not happen.
+            // Faults that would exceed the failure bound are skipped, so that this must not happen.
             return Some(self.standing("no member of the newest epoch is alive"));
         }
         self.heal();
@@ -384,7 +383,7 @@ impl Rack<'_> {
         wrong.or_else(|| self.run_damaged())
     }
 
-    /// Until every operation has ended and every fault has happened.
+    /// Runs until every operation has ended and every fault has begun.
     fn run_safety(&mut self) -> Option<String> {
         let last_ns = self.plan.faults.last().map_or(0, |f| f.at_ns);
         let linger_until_ns = last_ns + self.plan.linger_ns;
@@ -405,13 +404,13 @@ impl Rack<'_> {
         }
     }
 
-    /// Operations and transactions that have ended.
+    /// The number of operations and transactions that have ended.
     fn ended(&self) -> usize {
         self.history.len() + self.transactions.len()
     }
 
-    /// Counts what was judged: those operations, and transactions of several keys whose replies
-    /// came.
+    /// Counts the operations that were checked, and the transactions on several keys that were
+    /// answered.
     fn count_judged(&mut self, report: &Report) {
         let judged = self.transactions.iter().filter(|own| own.return_ns.is_some()).count();
         let judged = judged + report.judged;
@@ -422,11 +421,11 @@ impl Rack<'_> {
         self.totals.runs_too_little = u64::from(is_too_little(judged, issued));
     }
 
-    /// Why transactions of several keys have no order, if they have none.
+    /// Checks that the transactions on several keys have an order; returns a violation otherwise.
     fn without_order(&self) -> Option<String> {
         let anomaly = match check_transactions(&self.transactions) {
             Ok(Decision::Ordered(_)) => return None,
-            // Where a guard is removed, what is left open says nothing.
+            // Without a guard, an undecided check is no violation.
             Ok(Decision::Open(_)) if self.plan.guards != Guards::ALL => return None,
             Ok(Decision::Open(why)) => {
                 return Some(format!(
@@ -442,7 +441,7 @@ impl Rack<'_> {
         Some(text)
     }
 
-    /// Handles one event. Some text if something is wrong.
+    /// Handles one event. Returns a violation if there is one.
     fn next_event(&mut self) -> Option<String> {
         let Some(event) = self.world.pop() else { return Some("nothing to do".into()) };
         if self.world.events > EVENTS_MAX {
@@ -453,17 +452,17 @@ impl Rack<'_> {
         self.broken.take()
     }
 
-    /// How much more or less than the world's time the log's may have moved in that time of it, in
-    /// ns: by what monotonic clocks drift and by what two clocks follow others, but for no jump of
+    /// The maximum difference in ns between virtual time and the log's time over `within_ns`: the
+    /// drift of monotonic clocks, and the rate at which two clocks follow others; without jumps of
     /// a wall clock.
     fn clock_error_ns(&self, within_ns: u64) -> u64 {
         let drift_ns = within_ns / 1_000_000 * self.plan.drift_ppm;
         drift_ns + 2 * within_ns / concord_core::clock::SLEW
     }
 
-    /// How long nobody may have replaced who orders writes (expiries too), in ns, where the
-    /// controller does: it stood still, or somebody who heard nothing was heard. A quorum finds
-    /// another leader.
+    /// The maximum time in ns for which the node that orders writes (and expiries) could not be
+    /// replaced, where the controller replaces it: the controller was paused, or a node that
+    /// received nothing was heard. A quorum finds another leader by itself.
     fn without_controller_ns(&self) -> u64 {
         let faults = || self.plan.faults.iter().map(|f| f.fault);
         if faults().any(|fault| matches!(fault, Fault::OldState { .. })) {
@@ -481,7 +480,7 @@ impl Rack<'_> {
             _ => 0,
         });
         let is_quorum = self.plan.protocol.is_quorum();
-        // Nor does a switch get numbers that begins, or whose numbers end.
+        // Nor does a switch get numbers that restarts, or whose numbers are used up.
         let is_switch = |fault: &Fault| {
             matches!(
                 fault,
@@ -495,7 +494,7 @@ impl Rack<'_> {
         if !is_quorum || has_switches || self.plan.bounds.counter_bits > 0 {
             return spans.sum();
         }
-        // Nothing at all is ordered without a switch.
+        // Without a switch no write is ordered at all.
         let without = self.plan.faults.iter().map(|f| match f.fault {
             Fault::CutController { with_switch: true, for_ns } => for_ns,
             _ => 0,
@@ -503,8 +502,8 @@ impl Rack<'_> {
         without.sum()
     }
 
-    /// How long the disk of one replica or another stood still, in ns: no write may have ended
-    /// meanwhile, nor an election.
+    /// The total time in ns for which at least one replica's disk hung: no write, and no election,
+    /// may have ended meanwhile.
     fn hung_disks_ns(&self) -> u64 {
         let (mut all_ns, mut until_ns) = (0, 0);
         for timed in &self.plan.faults {
@@ -517,7 +516,7 @@ impl Rack<'_> {
         all_ns
     }
 
-    /// Where everybody stands, for the engineer who has to find out why.
+    /// The state of all nodes, for the engineer who looks for the cause.
     fn standing(&self, why: &str) -> String {
         let mut text = format!("{why}, at {} ms", self.world.now_ns / MS);
         for (node, slot) in self.slots.iter().enumerate() {
@@ -655,7 +654,7 @@ fn describe_config(config: &Config) -> String {
     format!("epoch {epoch}, switch id {id},{members}{joining}{joiners}")
 }
 
-/// What is not zero.
+/// The counters that are not zero.
 fn counted(counters: impl Iterator<Item = (&'static str, &'static str, u64)>) -> String {
     let seen = counters.filter(|(_, _, value)| *value > 0);
     seen.map(|(name, _, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")

@@ -1,6 +1,6 @@
-//! Moves between lists, pops of sorted sets, and both of them waiting. They are on keys of their
-//! own, and part of the history: a move is a pop of one key and a push to another, each checked by
-//! itself.
+//! Moves between lists, pops of sorted sets, and both of them with waiting. They are on keys of
+//! their own, and part of the history: a move is a pop of one key and a push to another, each
+//! checked by itself.
 
 use std::collections::BTreeSet;
 
@@ -14,47 +14,47 @@ use super::pipeline::{
 };
 use crate::systems::store::workload::parse_reply;
 
-/// Lists, and sorted sets.
+/// The number of lists, and of sorted sets.
 const LISTS: u64 = 3;
 const SORTED: u64 = 2;
-/// A list that is mostly empty, and for which many wait.
+/// A list that is mostly empty, and for which many clients wait.
 const QUEUE: &str = "queue";
-/// Shortest and longest time that one waits for it, in ms.
+/// The minimum and the maximum time that a client waits for it, in ms.
 const QUEUE_MS: (u64, u64) = (50, 350);
-/// Longest time that one waits, in ms.
+/// The maximum time that a client waits for another key, in ms.
 const WAITS_MS_MAX: u64 = 60;
-/// Most ways in which the elements of a key's pushes are tried.
+/// The maximum number of ways to assign elements to a key's pushes that are tried.
 const ORDERS_MAX: usize = 720;
-/// What ran out then.
+/// The reason given if they were not all tried.
 const ORDERS_WHY: &str = "ways to name the elements of pushes that nobody saw";
 
 /// A move whose reply is awaited.
 #[derive(Clone, Debug)]
 pub(super) struct Move {
-    /// What it does to the list that it takes from.
+    /// Its effect on the source list.
     pub pop: Operation,
-    /// To which it pushes, as the rack stores it, and how.
+    /// The command of its push, with the destination key as the rack stores it.
     pub push: Vec<Vec<u8>>,
 }
 
 impl Move {
-    /// The push of an element that nobody knows.
+    /// The push of an unknown element.
     fn unknown(&self) -> Operation {
         Operation { cmd: self.push.clone(), ordinal: None, ..self.pop.clone() }
     }
 
-    /// Its parts, where nobody knows what became of it; which element the second is of is found out
-    /// at the end.
+    /// The two parts of a move of unknown outcome; which element the second pushed is determined at
+    /// the end.
     pub(super) fn given_up(self) -> (Operation, Operation) {
         let push = self.unknown();
         (self.pop, push)
     }
 }
 
-/// The parts of a move that ended: operations, and a push of an element that nobody knows.
+/// The parts of a move that ended: operations, and a push of an unknown element.
 ///
 /// # Errors
-/// Why this cannot be its reply.
+/// The reason why this cannot be its reply.
 pub(super) fn moved(
     awaited: Awaited,
     bytes: &[u8],
@@ -87,8 +87,9 @@ pub(super) fn moved(
     Ok((vec![pop, push], None))
 }
 
-/// Checks the history with pushes of unknown elements. Which push was of which element is guessed
-/// first ([`find_pushed`]), and where that has no order all other ways are tried.
+/// Checks the history with pushes of unknown elements. An assignment of elements to pushes is
+/// guessed first ([`find_pushed`]); if the history has no order with it, all other assignments are
+/// tried.
 ///
 /// # Errors
 /// See [`check`].
@@ -138,7 +139,7 @@ pub(super) fn check_with(
     if !report.violations.is_empty() {
         let gave_up = std::mem::take(&mut report.gave_up);
         report = check(history, options)?;
-        // What is wrong with the guess that is left there is not proven.
+        // A violation in the guess that remains there is not proven.
         for gave_up in gave_up.into_iter().filter(|own| own.why == ORDERS_WHY) {
             let key = gave_up.key.clone();
             report.gave_up.push(gave_up);
@@ -151,25 +152,25 @@ pub(super) fn check_with(
     Ok(report)
 }
 
-/// What came of naming the elements of unknown pushes in other ways.
+/// The result of trying other assignments of elements to unknown pushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tried {
-    /// One way explains the key.
+    /// One assignment explains the key.
     Explained,
-    /// No way does.
+    /// All assignments were tried, and none explains the key.
     All,
-    /// No way of those that were tried.
+    /// Some assignments were tried, and none of these explains the key.
     Some,
 }
 
-/// Of a key not all ways were tried: that is no violation, and no pass.
+/// Marks a key for which not all assignments were tried: it is neither a violation nor a pass.
 fn not_all_tried(report: &mut Report, key: &[u8]) {
     let suspect = report.violations.iter().position(|violation| violation.key == key);
     let suspect = suspect.map(|at| report.violations[at].clone());
     report.gave_up.push(GaveUp { key: key.to_vec(), why: ORDERS_WHY.into(), suspect });
 }
 
-/// The next permutation in the order of words; false behind the last.
+/// Makes the next permutation in lexicographic order; returns `false` after the last.
 fn next_order(order: &mut [usize]) -> bool {
     let Some(at) = (1..order.len()).rev().find(|n| order[n - 1] < order[*n]) else { return false };
     let Some(with) = (at..order.len()).rev().find(|n| order[*n] > order[at - 1]) else {
@@ -181,9 +182,9 @@ fn next_order(order: &mut [usize]) -> bool {
 }
 
 /// Adds to the history what pushes of unknown elements pushed, if anything: an element in a reply
-/// of a key to which nobody else pushed it, and that somebody had pushed to another key (a move
-/// takes it from there), the one that was seen first for the one that was sent first. Where nobody
-/// saw one it has any name: it counts in lengths.
+/// of a key to which nobody else pushed it, and that was pushed to another key before (from where
+/// the move takes it). The element that was seen first is assigned to the push that was sent first.
+/// If nobody saw the element, it gets an arbitrary name: it still counts in lengths.
 fn find_pushed(history: &mut Vec<Operation>, mut unknown: Vec<Operation>) {
     unknown.sort_by_key(|push| push.call_ns);
     let is_push = |o: &&Operation| matches!(&o.cmd[0][..], b"RPUSH" | b"LPUSH");
@@ -212,7 +213,8 @@ pub(super) fn elements(reply: &Reply) -> Vec<Vec<u8>> {
     }
 }
 
-/// What a pop of a sorted set says: the key, the member and its score, or nothing.
+/// The result of a pop of a sorted set: the key, with the member and its score; `None` for no
+/// element.
 pub(super) fn ranked(items: Vec<Reply>) -> Option<(Vec<u8>, Reply)> {
     match <[Reply; 3]>::try_from(items) {
         Ok([Reply::Bulk(key), member, score]) => Some((key, Reply::Array(vec![member, score]))),
@@ -221,14 +223,14 @@ pub(super) fn ranked(items: Vec<Reply>) -> Option<(Vec<u8>, Reply)> {
 }
 
 impl Writer<'_> {
-    /// A generator beside the others, if one of these is drawn.
+    /// A generator separate from the others, if such an operation is drawn.
     pub(super) fn draws_move(&self) -> Option<Rng> {
         let drawn = splitmix64(*self.unique ^ self.client << 32 ^ 1 << 58);
         let is_drawn = !self.reads_only && drawn % 100 < self.gateways.moves_percent;
         is_drawn.then(|| Rng::new(splitmix64(drawn)))
     }
 
-    /// An operation on one of these keys, in its own words.
+    /// Adds an operation on one of these keys, with its own command.
     fn on(&mut self, out: &mut Pipeline, words: &[&str]) {
         let cmd = args(words);
         let mut own = cmd.clone();
@@ -237,12 +239,12 @@ impl Writer<'_> {
         self.send(out, &cmd, Wanted::One(operation));
     }
 
-    /// A move, or something with a sorted set.
+    /// Draws a move, or an operation on a sorted set.
     pub(super) fn moves(&mut self, out: &mut Pipeline, rng: &mut Rng) {
         *self.unique += 1;
         let (value, score) = (format!("v{}", self.unique), self.unique.to_string());
         let timeout = format!("0.{:03}", 1 + rng.below(WAITS_MS_MAX));
-        // An element is moved on, so that it comes to a list once.
+        // An element moves on to the next list, so that it is in each list only once.
         let from = rng.below(LISTS);
         let (source, sorted) = (format!("moves:{from}"), format!("sorted:{}", rng.below(SORTED)));
         let to = format!("moves:{}", from + 1 + rng.below(LISTS - from.min(LISTS - 1)));
@@ -272,7 +274,7 @@ impl Writer<'_> {
         self.send(out, &args(words), Wanted::Moved(Move { pop, push }));
     }
 
-    /// All lists at one moment.
+    /// Reads all lists at one moment.
     fn all_lists(&mut self, out: &mut Pipeline) {
         self.send(out, &args(&["MULTI"]), Wanted::Exactly(b"+OK\r\n".to_vec()));
         let mut operations = Vec::new();
@@ -285,7 +287,7 @@ impl Writer<'_> {
         self.send(out, &args(&["EXEC"]), Wanted::Parts(Combine::Apart, operations));
     }
 
-    /// A pop of the list for which many wait.
+    /// Draws a pop of the list for which many clients wait.
     fn pop_queue(&mut self, out: &mut Pipeline, rng: &mut Rng) {
         let timeout = format!("0.{:03}", rng.between(QUEUE_MS.0, QUEUE_MS.1));
         let (waits, pop) = if rng.chance(1, 2) { ("BLPOP", "LPOP") } else { ("BRPOP", "RPOP") };
@@ -295,7 +297,7 @@ impl Writer<'_> {
         self.send(out, &args(&[waits, QUEUE, &timeout]), Wanted::Popped(operations));
     }
 
-    /// A pop of one sorted set or of all, which waits.
+    /// Draws a pop of one sorted set or of all, which waits.
     fn pop_sorted(&mut self, out: &mut Pipeline, rng: &mut Rng, timeout: &str) {
         let least = rng.chance(1, 2);
         let (waits, pops) = if least { ("BZPOPMIN", "ZPOPMIN") } else { ("BZPOPMAX", "ZPOPMAX") };
@@ -329,8 +331,8 @@ mod tests {
         }
     }
 
-    /// What the clients of `concord sim --protocol chain --seed 0x2000000031ce` saw: the element
-    /// that was sent second was pushed, and popped, first, but its pop was answered last.
+    /// The history of the clients of `concord sim --protocol chain --seed 0x2000000031ce`: the
+    /// element that was sent second was pushed and popped first, but its pop was answered last.
     fn seen() -> (Vec<Operation>, Vec<Operation>) {
         let bulk = |text: &str| Some(Reply::bulk(text));
         let history = vec![
@@ -343,7 +345,7 @@ mod tests {
         (history, vec![operation(10, 0, "RPUSH l", None), operation(35, 0, "RPUSH l", None)])
     }
 
-    /// Another push may have been of an element than the one that was guessed.
+    /// An unknown push may have pushed another element than the one that was guessed.
     #[test]
     fn another_push_may_be_of_another_element() {
         let (mut history, unknown) = seen();
@@ -362,7 +364,7 @@ mod tests {
         assert!(!check_with(&mut history, unknown, &Options::default()).unwrap().is_ok());
     }
 
-    /// A move takes what somebody had pushed: an element from nowhere is explained by none.
+    /// A move takes an element that was pushed before: it does not explain an element from nowhere.
     #[test]
     fn bug_25_6_an_unknown_move_explains_no_element_from_nowhere() {
         let unknown = || vec![operation(10, 0, "RPUSH l", None)];
@@ -377,14 +379,14 @@ mod tests {
         assert_eq!(report.verdict, Verdict::Violation);
     }
 
-    /// Seven unknown pushes can be named in more ways than are tried: that is not decided.
+    /// Seven unknown pushes have more assignments than are tried: the result is undecided.
     #[test]
     fn bug_25_9_what_is_not_tried_is_unknown() {
         let names = ["a", "b", "c", "d", "e", "f", "g"];
         let history = |count: usize| {
             let source = format!("RPUSH source {}", names[..count].join(" "));
             let mut history = vec![operation(1, 2, &source, Some(Reply::Int(count as i64)))];
-            // The last one is popped twice, which no names explain.
+            // The last element is popped twice, which no assignment explains.
             let popped = names[..count].iter().chain([&names[count - 1]]);
             history.extend(
                 (100..)

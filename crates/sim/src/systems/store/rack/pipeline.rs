@@ -1,4 +1,4 @@
-//! Pipelines of Redis clients to a gateway, and their reading of its replies.
+//! The pipelines that Redis clients send to a gateway, and the check of its replies.
 
 use std::collections::BTreeSet;
 
@@ -16,93 +16,96 @@ use crate::systems::store::seen::is_short_of_room;
 use crate::systems::store::totals::RedisCounters;
 use crate::systems::store::workload::{Mix, Op, draw, draw_read, is_read, parse_reply};
 
-/// How often it is drawn for commands that go together.
+/// The maximum number of draws until a command fits to the others of its group.
 const TRIES: usize = 12;
-/// Most keys of a command over several, and most commands of a transaction.
+/// The maximum number of keys of a command with several, and of commands in a transaction.
 const TOGETHER_MAX: usize = 4;
-/// Longest argument within a transaction, in bytes: all of it has to fit into one command.
+/// The maximum length of an argument within a transaction, in bytes: the transaction has to fit
+/// into one command.
 const QUEUED_BYTES_MAX: usize = 16 << 10;
-/// Longest command that is sent inline, in bytes.
+/// The maximum length of a command that is sent in the inline format, in bytes.
 const INLINE_BYTES_MAX: usize = 200;
-/// Longest command that is sent as a script, in bytes: with the script it fits into one command.
+/// The maximum length of a command that is sent as a script, in bytes: with the script it fits into
+/// one command.
 const SCRIPTED_BYTES_MAX: usize = 16 << 10;
-/// What is executed by its name, so that any key may be touched; and what touches one key, as its
-/// text shows.
+/// A script that calls a command by a name in its arguments, so that it may access any key; and a
+/// script that accesses one key, as its text shows.
 const ANY_KEY: &str = "return redis.pcall(ARGV[1], KEYS[1], unpack(ARGV, 2))";
 const ONE_KEY: &str = "return redis.pcall('NAME', KEYS[1], unpack(ARGV))";
-/// The same as functions, of which one only reads.
+/// The first script as two functions, of which one only reads.
 const LIBRARY: &str = "#!lua name=swarm
 local function run(keys, args) return redis.pcall(args[1], keys[1], unpack(args, 2)) end
 redis.register_function('run', run)
 redis.register_function{function_name = 'look', callback = run, flags = {'no-writes'}}";
-/// One script of so many goes on, behind its command, for longer than the memory engine lets one
-/// where it keeps an interpreter: it runs once more then, and its command must not be executed
-/// again.
+/// One in this number of scripts continues after its command for longer than the memory engine lets
+/// a script run before it keeps an interpreter for it. The script is then run once more, and its
+/// command must not be executed again.
 const LONG_OF: u64 = 64;
 const LONG: &str = " for i = 1, 250000 do end return r";
-/// Pipelines among 100 that change a user, where users are shared.
+/// The share of pipelines that change a user, if users are shared, in percent.
 const CHANGES_PERCENT: u64 = 20;
-/// How much of a wrong reply is shown, in characters.
+/// The maximum length of a wrong reply in reports, in characters.
 const SHOWN: usize = 200;
 
-/// How the parts of a command over several keys are one reply.
+/// The way in which the parts of a command with several keys make one reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Combine {
-    /// MGET: one for each.
+    /// MGET: an array with one reply for each key.
     Array,
     /// DEL, EXISTS: the sum.
     Sum,
     /// MSET: OK.
     AllOk,
-    /// EXEC of reads of lists of which no two have an element in common.
+    /// EXEC of reads of lists, no two of which may have an element in common.
     Apart,
 }
 
-/// What a command's reply has to be.
+/// The expected reply to a command.
 #[derive(Clone, Debug)]
 pub(super) enum Wanted {
-    /// That of an operation, whatever it is.
+    /// The reply to an operation, which the check of the history judges.
     One(Operation),
-    /// That of an operation on each key.
+    /// The combined replies to an operation on each key.
     Parts(Combine, Vec<Operation>),
-    /// That of a pop that waits: of the first of these that has an element.
+    /// The reply to a pop that waits: that of the first of these operations with an element.
     Popped(Vec<Operation>),
-    /// These bytes.
+    /// Exactly these bytes.
     Exactly(Vec<u8>),
-    /// An error that begins so.
+    /// An error that begins with this text.
     Begins(&'static str),
-    /// That of HELLO.
+    /// The reply to HELLO.
     Hello,
-    /// That of FUNCTION LOAD.
+    /// The reply to FUNCTION LOAD.
     Loaded,
-    /// That of ACL SETUSER: done, or what a write may end with.
+    /// The reply to ACL SETUSER: success, or an error that a write may end with.
     Changed,
-    /// That of an ACL DRYRUN of what the change before it allows.
+    /// The reply to an ACL DRYRUN of a command that the change before it allows.
     Allowed,
-    /// That of a move: an element or nil.
+    /// The reply to a move: an element or nil.
     Moved(Move),
-    /// That of WATCH.
+    /// The reply to WATCH.
     Watching,
-    /// That of a read of a key that is watched.
+    /// The reply to a read of a watched key.
     Looked(Access),
-    /// That of a transaction of several keys.
+    /// The reply to a transaction on several keys.
     Together(Together),
 }
 
-/// A command that was sent.
+/// A command that was sent, and whose reply is awaited.
 #[derive(Clone, Debug)]
 pub(super) struct Awaited {
     pub wanted: Wanted,
-    /// The protocol in force for it.
+    /// Whether RESP3 is in force for the command.
     pub resp3: bool,
-    /// The connection's database: in histories keys are named as the rack stores them.
+    /// The connection's database. In histories, keys have the names under which the rack stores
+    /// them.
     pub database: u8,
-    /// Somebody knew before it was sent that the library is there.
+    /// Whether a client knew, before this command was sent, that the function library is loaded.
     pub has_library: bool,
 }
 
 impl Awaited {
-    /// Whether these bytes say that the library is there.
+    /// Whether this reply says that the function library is loaded.
     pub(super) fn is_loaded_by(&self, bytes: &[u8]) -> bool {
         matches!(self.wanted, Wanted::Loaded) && bytes.starts_with(b"$")
     }
@@ -118,7 +121,8 @@ impl Awaited {
         }
     }
 
-    /// Whether it is about several keys, which are not operations of the history.
+    /// Whether the command belongs to transactions on several keys, which are not operations of the
+    /// history.
     pub(super) fn is_together(&self) -> bool {
         matches!(self.wanted, Wanted::Watching | Wanted::Looked(_) | Wanted::Together(_))
     }
@@ -143,16 +147,16 @@ impl Awaited {
     }
 }
 
-/// How a pipeline ends.
+/// The end of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// With its last command.
+    /// The last command.
     Well,
-    /// With what is no RESP; the gateway closes the connection.
+    /// Bytes that are not RESP; the gateway closes the connection.
     Garbage,
-    /// In mid-command; the client closes the connection.
+    /// An incomplete command; the client closes the connection.
     Torn,
-    /// With its last command; the client sends no more, and reads what it is answered.
+    /// The last command, after which the client closes its sending side and reads the replies.
     Shut,
 }
 
@@ -160,29 +164,29 @@ pub(super) enum End {
 #[derive(Clone, Debug)]
 pub(super) struct Pipeline {
     pub bytes: Vec<u8>,
-    /// Where each command ends, and its reply.
+    /// The end of each command in `bytes`, and its expected reply.
     pub commands: Vec<(usize, Awaited)>,
-    /// The protocol behind it.
+    /// Whether RESP3 is in force after the pipeline.
     pub resp3: bool,
-    /// Whose keys it is about.
+    /// The database of its keys.
     pub database: u8,
     pub operations: usize,
     pub transactions: u64,
     pub splits: u64,
     pub waits: u64,
     pub scripts: u64,
-    /// Of these.
+    /// Those of `scripts` that run for long.
     pub long: u64,
     pub calls: u64,
     pub together: u64,
     pub moves: u64,
     pub inline: u64,
-    /// Keys are watched behind it.
+    /// Whether keys are watched after the pipeline.
     pub watches: bool,
 }
 
 impl Pipeline {
-    /// What a run counts of it.
+    /// The counts of the pipeline.
     pub(super) fn counted(&self, end: End) -> RedisCounters {
         RedisCounters {
             pipelines: u64::from(self.commands.len() > 1),
@@ -210,15 +214,15 @@ pub(super) struct Writer<'a> {
     pub rng: &'a mut Rng,
     pub mix: &'a Mix,
     pub gateways: &'a Gateways,
-    /// Counts what was drawn: no value is written twice.
+    /// A count that makes each value unique.
     pub unique: &'a mut u64,
     pub client: u64,
-    /// Somebody knows that the library of functions is there.
+    /// Whether a client knows that the function library is loaded.
     pub has_library: bool,
     pub reads_only: bool,
-    /// What the connection has read of streams.
+    /// The entries of streams that the connection has read.
     pub known: &'a Known,
-    /// The connection watches keys: the first that it does is to end that.
+    /// Whether the connection watches keys, which the pipeline has to end first.
     pub watches: bool,
 }
 
@@ -226,7 +230,7 @@ pub(super) fn args(words: &[&str]) -> Vec<Vec<u8>> {
     words.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// The command on the key as the rack stores it.
+/// The command with its key as the rack stores it.
 fn named(database: u8, mut cmd: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     if has_key(&cmd) {
         cmd[1] = stored(database, &cmd[1]).into_owned();
@@ -234,13 +238,13 @@ fn named(database: u8, mut cmd: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     cmd
 }
 
-/// Whether its first argument is its only key.
+/// Whether the first argument is the only key.
 fn has_key(cmd: &[Vec<u8>]) -> bool {
     let keyless = [&b"KEYS"[..], b"SCAN", b"DBSIZE", b"RANDOMKEY"];
     cmd.len() > 1 && !keyless.contains(&cmd[0].as_slice())
 }
 
-/// Whether a script can do the same, and answers it in the same way: what it answers is of RESP2.
+/// Whether a script can execute the command with the same reply: scripts have replies of RESP2.
 fn can_be_scripted(cmd: &[Vec<u8>]) -> bool {
     const NAMES: [&[u8]; 15] = [
         b"GET", b"SET", b"DEL", b"GETDEL", b"APPEND", b"EXISTS", b"INCR", b"LPUSH", b"LLEN",
@@ -251,7 +255,7 @@ fn can_be_scripted(cmd: &[Vec<u8>]) -> bool {
 }
 
 impl Writer<'_> {
-    /// So many commands, or groups of them.
+    /// Writes `count` commands, or groups of commands.
     pub(super) fn write(&mut self, count: u64, resp3: bool, end: End) -> Pipeline {
         let mut out = Pipeline {
             bytes: Vec::new(),
@@ -382,7 +386,8 @@ impl Writer<'_> {
     pub(super) fn one(&mut self, out: &mut Pipeline) {
         let cmd = self.draw();
         let is_pop = cmd.len() == 2 && matches!(&cmd[0][..], b"LPOP" | b"RPOP");
-        // Decided beside, so that what is drawn where nobody waits is what it was.
+        // Decided by a separate draw, so that the other draws are the same whether clients wait or
+        // not.
         let drawn = splitmix64(*self.unique ^ self.client << 32);
         if is_pop && drawn % 100 < self.gateways.waiting_percent {
             return self.wait(out, cmd, drawn);
@@ -396,8 +401,8 @@ impl Writer<'_> {
         self.expect(out, Wanted::One(operation));
     }
 
-    /// The command as a script, or as the call of a function, if that is `drawn`. Beside, so that
-    /// what is drawn else is what it was.
+    /// Sends the command as a script, or as a call of a function, if so drawn. Decided by a
+    /// separate draw, so that the other draws are the same without scripts.
     fn as_script(
         &mut self,
         out: &mut Pipeline,
@@ -438,9 +443,9 @@ impl Writer<'_> {
         Some(script)
     }
 
-    /// What is written behind it is about one of a few databases. A connection that was cut begins
-    /// anew, in 0: so each pipeline says it. Decided beside, so that what is drawn else is what it
-    /// was.
+    /// Selects one of a few databases for the commands that follow. Each pipeline does so, since a
+    /// new connection begins in database 0. Decided by a separate draw, so that the other draws are
+    /// the same without databases.
     fn select(&mut self, out: &mut Pipeline) {
         let drawn = splitmix64(*self.unique ^ self.client << 32 ^ 1 << 63);
         let is_other = drawn % 100 < self.gateways.databases_percent;
@@ -449,7 +454,7 @@ impl Writer<'_> {
         self.send(out, &select, Wanted::Exactly(b"+OK\r\n".to_vec()));
     }
 
-    /// A pop that waits for a while, of one key or of two.
+    /// Adds a pop of one key or of two that waits for a while.
     fn wait(&mut self, out: &mut Pipeline, pop: Vec<Vec<u8>>, drawn: u64) {
         let mut pops = vec![pop];
         for _ in 0..TRIES {
@@ -468,8 +473,8 @@ impl Writer<'_> {
         self.send(out, &cmd, Wanted::Popped(operations));
     }
 
-    /// Now and then the connection's own user may read another key, and no other; nobody else
-    /// changes that user.
+    /// Now and then allows the connection's own user to read another key, and no other; no other
+    /// connection changes that user.
     fn user(&mut self, out: &mut Pipeline) {
         let drawn = splitmix64(*self.unique ^ self.client << 32 ^ 1 << 61);
         if drawn % 100 >= CHANGES_PERCENT {
@@ -499,7 +504,7 @@ impl Writer<'_> {
         self.send(out, &args(words), Wanted::Begins(error));
     }
 
-    /// MULTI, commands on one key, and EXEC, or what keeps them from being executed.
+    /// Adds MULTI, commands on one key, and EXEC, or something that prevents their execution.
     fn transaction(&mut self, out: &mut Pipeline) {
         let mut commands: Vec<Vec<Vec<u8>>> = Vec::new();
         for _ in 0..TRIES {
@@ -535,7 +540,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A command over several keys.
+    /// Adds a command with several keys.
     fn split(&mut self, out: &mut Pipeline) {
         let (name, part, combine, step) = match self.rng.below(if self.reads_only { 2 } else { 4 })
         {
@@ -549,7 +554,7 @@ impl Writer<'_> {
             let drawn = self.draw();
             let is_new = parts.iter().all(|part| part.get(1) != drawn.get(1));
             let fits = match combine {
-                // Its keys hold strings; of others it would answer nil.
+                // The keys of MGET hold strings; for other types it would answer nil.
                 Combine::Array => drawn[0] == b"GET",
                 Combine::AllOk => drawn[0] == b"SET" && drawn.len() == 3,
                 Combine::Sum | Combine::Apart => has_key(&drawn),
@@ -570,7 +575,7 @@ impl Writer<'_> {
         self.send(out, &cmd, Wanted::Parts(combine, operations));
     }
 
-    /// What is no RESP, and a write behind it that must not be executed.
+    /// Adds bytes that are not RESP, and a write after them that must not be executed.
     fn garbage(&mut self, out: &mut Pipeline) {
         let bytes: &[u8] = match self.rng.below(4) {
             0 => b"*x\r\n",
@@ -584,7 +589,7 @@ impl Writer<'_> {
         as_array(&cmd, &mut out.bytes);
     }
 
-    /// The beginning of a command that must not be executed.
+    /// Adds the beginning of a command that must not be executed.
     fn torn(&mut self, out: &mut Pipeline) {
         let cmd = self.draw();
         let mut whole = Vec::new();
@@ -600,19 +605,19 @@ fn as_array(cmd: &[Vec<u8>], out: &mut Vec<u8>) {
     cmd.iter().for_each(|arg| resp::bulk(out, arg));
 }
 
-/// How a command ended, by its reply.
+/// The outcome of a command according to its reply.
 pub(super) enum Ended {
-    /// With this.
+    /// It was executed, with this reply.
     Answered(Reply),
-    /// It was not executed.
+    /// It was not executed, with this error.
     Refused(Reply),
-    /// Nobody knows whether it was executed.
+    /// Whether it was executed is unknown.
     Unknown,
 }
 
-/// How it is said that several values together are more than one command may have.
+/// The beginning of the error for values that together are longer than one command may be.
 const TOO_LARGE: &str = "ERR the command is larger";
-/// And that a function is not there: its library has not come yet.
+/// The error for a function that is not there: its library is not loaded yet.
 const NO_FUNCTION: &str = "ERR Function not found";
 
 pub(super) fn ended(reply: Reply) -> Result<Ended, String> {
@@ -631,10 +636,10 @@ pub(super) fn ended(reply: Reply) -> Result<Ended, String> {
     }
 }
 
-/// The operations of a command, as its reply ends them.
+/// The completed operations of a command with this reply.
 ///
 /// # Errors
-/// Why this cannot be the reply to it.
+/// The reason why this cannot be the reply to the command.
 pub(super) fn judge(awaited: Awaited, bytes: &[u8], now_ns: u64) -> Result<Vec<Operation>, String> {
     let replies = match replies_of(&awaited, bytes) {
         Ok(replies) => replies,
@@ -659,14 +664,14 @@ pub(super) fn judge(awaited: Awaited, bytes: &[u8], now_ns: u64) -> Result<Vec<O
     Ok(awaited.operations().into_iter().zip(replies).map(end).collect())
 }
 
-/// Whether a reply is of RESP2 where RESP3 is in force, or the other way around.
+/// Whether a reply is in RESP2 although RESP3 is in force, or the reverse.
 pub(super) fn is_of_other_version(resp3: bool, bytes: &[u8]) -> bool {
     let is_new = matches!(bytes.first(), Some(b'_' | b'%' | b'~' | b',' | b'#' | b'(' | b'='));
     let is_old = bytes.starts_with(b"$-1") || bytes.starts_with(b"*-1");
     if resp3 { is_old } else { is_new }
 }
 
-/// The reply to each operation of a command; `None` where nobody knows whether it was executed.
+/// The reply to each operation of a command; `None` if it is unknown whether it was executed.
 fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, String> {
     if is_of_other_version(awaited.resp3, bytes) {
         return Err("a reply of the other version of the protocol".into());
@@ -711,7 +716,8 @@ fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, Str
         },
         Wanted::Parts(combine, operations) => match ended(parse()?)? {
             Ended::Unknown => vec![None; operations.len()],
-            // Out of memory, or too large, for one key says nothing of the others.
+            // If one key's part is refused for want of memory or for its length, that says nothing
+            // about the others.
             Ended::Refused(Reply::Error(text))
                 if is_short_of_room(&text) || text.starts_with(TOO_LARGE) =>
             {
@@ -725,7 +731,7 @@ fn replies_of(awaited: &Awaited, bytes: &[u8]) -> Result<Vec<Option<Reply>>, Str
     })
 }
 
-/// What the reply of a pop that waits says of each of its keys.
+/// The result of each key in the reply to a pop that waits.
 fn popped_of(
     reply: Reply,
     database: u8,
@@ -736,7 +742,7 @@ fn popped_of(
     let (key, item) = match reply {
         Reply::Nil if is_sorted => return of_all(Reply::Array(Vec::new())),
         Reply::Nil => return of_all(Reply::Nil),
-        // Of which key it speaks is not said.
+        // The error does not say which key it is about.
         Reply::Error(text) if operations.len() > 1 && text.starts_with("WRONGTYPE") => {
             return of_all(Reply::Error("TRYAGAIN another key is of another type".into()));
         }
@@ -763,7 +769,7 @@ fn popped_of(
     }
 }
 
-/// What the reply of a command over several keys says of each.
+/// The result of each key in the reply to a command with several keys.
 fn parts_of(combine: Combine, reply: Reply, count: usize) -> Result<Vec<Reply>, String> {
     let same = |reply: Reply| Ok(vec![reply; count]);
     match (combine, reply) {

@@ -1,4 +1,4 @@
-//! A power cut at any event of a run.
+//! A power cut after any given event of a run.
 
 use concord_core::Duration;
 
@@ -6,9 +6,8 @@ use super::{Outcome, Rack, run_rack};
 use crate::systems::store::fault::Fault;
 use crate::systems::store::plan::Plan;
 
-/// Runs a plan, and has the power of all its replicas go for so long once so many events have
-/// happened, counted from the beginning: between any two of them it may. `None` where the plan's
-/// operations have all begun before.
+/// Runs a plan, and cuts the power of all its replicas for `for_ns` after `after_events` events,
+/// counted from the beginning. `None` if all of the plan's operations have begun before.
 #[must_use]
 pub fn run_with_power_cut(plan: &Plan, after_events: u64, for_ns: Duration) -> Option<Outcome> {
     let mut rack = Rack::new(plan);

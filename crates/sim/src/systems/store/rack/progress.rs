@@ -1,15 +1,18 @@
-//! Progress while a minority is at fault: as long as the others can go on, operations end.
+//! The check of progress while a minority is at fault: as long as the others can go on, operations
+//! end.
 //!
-//! Looked at every [`LOOK_NS`] of the safety phase. The others can go on if the network between
-//! them is as usual, the switch, the controller and a client are well, and
-//! - in VR and NOPaxos those that are well and have lost nothing are a quorum;
-//! - while the controller's disk is full, all members and the switch live, and nobody is at fault;
-//! - in the chain family somebody well has all data, and whoever is not well looks dead to the
-//!   controller, which decides, or tells it that it does not reach another member (a member that
-//!   hears nobody and is heard is not replaced: nobody knows).
+//! It is made every [`LOOK_NS`] of the safety phase. The others can go on if the network between
+//! them works as usual, the switch, the controller and a client are well, and
+//! - with quorum protocols: the replicas that are well and have lost nothing are a quorum;
+//! - while the controller's disk is full: all members and the switch are alive, and no node is at
+//!   fault;
+//! - in the chain family: some replica that is well has all the data, and each replica that is not
+//!   well looks dead to the controller, which decides; or it tells the controller that it cannot
+//!   reach another member. (A member that receives nothing but is heard is not replaced: nobody
+//!   knows of its fault.)
 //!
-//! Then, from the last change of who is well on, an operation must end within
-//! [`Rack::progress_ns`], reads and writes each.
+//! From the last change of the nodes at fault on, a read and a write must each end within
+//! [`Rack::progress_ns`].
 
 use std::collections::BTreeSet;
 
@@ -20,36 +23,37 @@ use concord_wire::control::{Config, Member};
 use super::{Rack, Replicas, Role};
 use crate::world::{CONTROLLER, REPLICAS};
 
-/// How often it is looked at.
+/// The interval of the check, in ns.
 const LOOK_NS: Duration = 10 * MS;
-/// What requests take that were lost, a few times, and long ones.
+/// The time that requests take after several losses, and that long ones take, in ns.
 const RETRIES_NS: Duration = 1_000 * MS;
-/// VR, NOPaxos: how long a new view takes once its leader is suspected, if the first ones fail.
+/// VR, NOPaxos: the time that a new view takes after its leader is suspected, if the first attempts
+/// fail, in ns.
 const VIEWS_NS: Duration = 2_000 * MS;
-/// For so long no write may end without anything being wrong.
+/// The time for which the absence of writes does not count as a stop, in ns.
 const STOOD_NS: Duration = 1_000 * MS;
-/// A leader whose disk hangs leaves its view after about so long.
+/// The approximate time after which a leader whose disk hangs leaves its view, in ns.
 const LEADER_DISK_NS: Duration = 5_500 * MS;
-/// Shares of writes within which both reads and writes are frequent.
+/// The shares of writes, in percent, with which both reads and writes are frequent.
 const BOTH_PERCENT: std::ops::RangeInclusive<u64> = 10..=90;
 
-/// What was seen so far.
+/// The state of the check.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// When to look again.
+    /// The time of the next check, in ns.
     look_ns: u64,
-    /// Who is not well, if the others can go on.
+    /// The nodes that are at fault; `None` if the others cannot go on.
     unwell: Option<BTreeSet<usize>>,
-    /// Since when that is so.
+    /// The time since when that is so, in ns.
     since_ns: u64,
-    /// When the last read ended with a reply, and the last write.
+    /// The time of the last read that ended with a reply, and of the last write, in ns.
     pub ended_ns: [u64; 2],
-    /// How long no write ended, of all stretches of [`STOOD_NS`] or more that were between two.
+    /// The total time without a completed write, in ns, of all periods of at least [`STOOD_NS`].
     pub stood_ns: u64,
 }
 
 impl Progress {
-    /// An operation ended with a reply.
+    /// Notes an operation that ended with a reply.
     pub(super) fn see(&mut self, now_ns: u64, is_write: bool) {
         let last_ns = core::mem::replace(&mut self.ended_ns[usize::from(is_write)], now_ns);
         if is_write && now_ns - last_ns >= STOOD_NS {
@@ -59,11 +63,11 @@ impl Progress {
 }
 
 impl Rack<'_> {
-    /// Within that time operations end, in ns.
+    /// The time within which operations must end, in ns.
     fn progress_ns(&self) -> Duration {
         let plan = self.plan;
         let decision_ns = if plan.protocol.is_quorum() { VIEWS_NS } else { 2 * plan.failure_ns };
-        // Behind a pipeline a client thinks for as long as behind each of its commands.
+        // After a pipeline a client pauses for as long as after each of its commands.
         let together = if plan.gateways.count > 0 { plan.gateways.pipeline_max } else { 1 };
         let think_ns = 2 * plan.think_ns * together;
         let is_hung = self.disks.iter().any(|disk| disk.hangs(self.world.now_ns));
@@ -72,7 +76,7 @@ impl Rack<'_> {
         decision_ns + 2 * plan.lease_ns + RETRIES_NS + think_ns + disks_ns
     }
 
-    /// Some text if nothing ends though the others can go on.
+    /// Returns a violation if no operation ends though the others can go on.
     pub(super) fn look_at_progress(&mut self) -> Option<String> {
         let now_ns = self.world.now_ns;
         if now_ns < self.progress.look_ns || !self.plan.invariants {
@@ -109,20 +113,20 @@ impl Rack<'_> {
         Some(self.standing(&why))
     }
 
-    /// A fault begins or ends: who waits for an answer waits anew.
+    /// Notes that a fault begins or ends, from where the time counts anew.
     pub(super) fn restart_progress(&mut self) {
         self.progress.since_ns = self.world.now_ns;
     }
 
-    /// Replicas and clients that are not well, or do not reach somebody who is; `None` if more than
-    /// them is not.
+    /// The replicas and clients that are at fault, or cannot reach a node that is not; `None` if
+    /// other nodes are at fault as well.
     fn unwell(&self) -> Option<BTreeSet<usize>> {
         let now_ns = self.world.now_ns;
         let is_worse = self.world.bursts.iter().any(|b| now_ns < b.until_ns)
             || now_ns < self.world.completions_lost_until_ns
-            // A write waits for the disks of all, until one that hangs has left.
+            // A write waits for the disks of all members, until one whose disk hangs has left.
             || (!self.plan.protocol.is_quorum() && (REPLICAS..REPLICAS + self.replicas).any(|n| self.is_hung(n)))
-            // And for the engines, which may be at work for long.
+            // It waits for the engines, too, which may be busy for long.
             || self.plan.engine_work_ns > 0
                 && self.slots.iter().any(|slot| slot.engine_stalled_until_ns > now_ns);
         let switch = self.active_switch();
@@ -141,7 +145,7 @@ impl Rack<'_> {
             .collect();
         let counts = |node: &usize| *node < clients.end || *node == switch;
         let cuts = self.world.cuts.iter().filter(|c| now_ns < c.until_ns).map(|c| (c.from, c.to));
-        // What is held on its way arrives late, all at once.
+        // Packets that are held arrive late, all at once.
         let holds =
             self.world.holds.iter().filter(|h| now_ns < h.arrive_ns).map(|h| (h.from, h.to));
         let mut edges: Vec<(usize, usize)> =
@@ -151,7 +155,7 @@ impl Rack<'_> {
             if edges.iter().any(|(a, b)| fixed.contains(a) && fixed.contains(b)) {
                 return None;
             }
-            // Whoever is cut off from most: a client first, which nobody needs.
+            // The node that is cut off from most others; a client first, since nobody needs it.
             let touched =
                 |node: &usize| edges.iter().filter(|(a, b)| a == node || b == node).count();
             let Some(worst) = (REPLICAS..clients.end)
@@ -166,7 +170,7 @@ impl Rack<'_> {
         clients.clone().any(is_well).then_some(unwell)
     }
 
-    /// Whether a replica's disk hangs, and it has not left for that.
+    /// Whether a replica's disk hangs, and the replica has not left for that.
     fn is_hung(&self, node: usize) -> bool {
         let has_left = self.slots[node].replica().is_none_or(|r| r.phase() == Phase::Left);
         !has_left && self.disks[node - REPLICAS].hangs(self.world.now_ns)
@@ -216,8 +220,8 @@ impl Rack<'_> {
         looks_well_or_dead && has_all
     }
 
-    /// Whether no decision of the controller is needed, or it can store one: while its disk is full
-    /// the configuration in force goes on.
+    /// Whether no decision of the controller is needed, or it can store one: while its disk is
+    /// full, the configuration in force stays.
     fn may_be_decided(&self, unwell: &BTreeSet<usize>) -> bool {
         let is_alive = |config: &Config| {
             let switch = self.active_switch();
@@ -228,14 +232,14 @@ impl Rack<'_> {
             || (unwell.is_empty() && self.config().is_some_and(is_alive))
     }
 
-    /// Whether a replica hears the controller and is heard, and nothing else is wrong with it.
+    /// Whether a replica and the controller hear each other, and the replica has no other fault.
     fn reaches_controller(&self, node: usize) -> bool {
         let is_cut = |a, b| self.is_cut(a, b) || self.is_cut(b, a);
         let is_asleep = self.slots[node].paused_until_ns > self.world.now_ns;
         !is_asleep && !self.is_unwell_replica(node) && !is_cut(node, CONTROLLER)
     }
 
-    /// Whether two replicas do not hear each other: both say so, and the controller removes one.
+    /// Whether two replicas cannot hear each other: both report it, and the controller removes one.
     fn is_apart(&self, one: usize, other: usize) -> bool {
         self.is_cut(one, other) && self.is_cut(other, one)
     }
@@ -245,7 +249,7 @@ impl Rack<'_> {
         self.world.cuts.iter().any(|c| c.from == from && c.to == to && now_ns < c.until_ns)
     }
 
-    /// Whether the controllers hear nothing of a replica.
+    /// Whether the controllers receive nothing from a replica.
     fn looks_dead(&self, node: usize) -> bool {
         let now_ns = self.world.now_ns;
         let is_cut = |to: usize| self.is_cut(node, to);

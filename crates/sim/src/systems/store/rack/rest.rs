@@ -1,4 +1,5 @@
-//! After the faults: whatever is alive makes progress, and all members come to hold the same.
+//! The phases after the faults: all nodes that are alive make progress, and all members come to
+//! have the same data.
 
 use concord_core::{MS, SEC};
 use concord_engine::Engine;
@@ -10,19 +11,19 @@ use crate::systems::store::fault::Fault;
 use crate::systems::store::workload::has_short_key;
 use crate::world::REPLICAS;
 
-/// Within that time after everything has healed every connection must have got its answers.
+/// The maximum time after the end of all faults until every connection has its answers, in ns.
 const RECOVERY_NS_MAX: u64 = 8 * SEC;
-/// Within that time after the last operation began the rack must be at rest: longer than a client
-/// waits for an answer.
+/// The maximum time after the beginning of the last operation until the rack is at rest, in ns:
+/// longer than a client waits for an answer.
 const REST_NS_MAX: u64 = 5 * SEC;
-/// And within that time where replicas go on copying the state.
+/// The maximum of that time while replicas still copy the state, in ns.
 const COPY_NS_MAX: u64 = 60 * SEC;
-/// So much of a key's name is shown.
+/// The maximum length of a key's name in reports, in characters.
 const NAME_SHOWN: usize = 24;
 
 impl Rack<'_> {
-    /// Until every connection got operations answered that it began after everything had healed,
-    /// and reads are fast again (trap T18). Some text if that never happens.
+    /// Runs until every connection has had operations answered that it began after the end of all
+    /// faults, and reads are fast again (trap T18). Returns a violation if that never happens.
     pub(super) fn run_liveness(&mut self) -> Option<String> {
         let end_ns = self.world.now_ns + RECOVERY_NS_MAX + self.plan.disks.slow_ns();
         while !self.is_lively() {
@@ -48,12 +49,13 @@ impl Rack<'_> {
             Role::Controller(_) | Role::Switch(_) | Role::Replica(_) | Role::Dead => false,
         };
         let is_fast = || self.fast_since_heal > 0 || self.slots.iter().any(was_fast);
-        // Commands with a long key travel as writes do, so that none of them is a fast read.
+        // Commands with a long key are sent as writes are, so that none of them is a fast read.
         let has_short = has_short_key(self.plan.keys, &self.plan.sizes);
         all_good && (!self.plan.program.has_dirty_set() || !has_short || is_fast())
     }
 
-    /// Clients go on for as long as the plan says. Some text if something is wrong.
+    /// Runs the calm period: clients continue for as long as the plan says. Returns a violation if
+    /// there is one.
     pub(super) fn run_calm(&mut self) -> Option<String> {
         if self.plan.calm_ns == 0 {
             return None;
@@ -69,7 +71,8 @@ impl Rack<'_> {
         None
     }
 
-    /// Until the rack is at rest and all members hold the same. Some text if that never happens.
+    /// Runs until the rack is at rest and all members have the same data. Returns a violation if
+    /// that never happens.
     pub(super) fn run_to_rest(&mut self) -> Option<String> {
         self.stage = Stage::Rest;
         let rest_ns = REST_NS_MAX + self.plan.disks.slow_ns();
@@ -84,14 +87,14 @@ impl Rack<'_> {
                 }
             }
             let Err(why) = self.is_at_rest() else { return None };
-            // A gateway asks for ever for the digests of keys that its clients cache, and for a
-            // long key by a write: where a disk is slow, one after the other.
+            // A gateway keeps asking for the digests of keys that its clients cache, and asks for a
+            // long key by a write: with a slow disk, one after the other.
             if self.plan.gateways.caches
                 && restart_ns.take_if(|at| self.world.now_ns > *at).is_some()
             {
                 self.restart_gateways();
             }
-            // Thousands of parts of a few bytes take their time.
+            // Thousands of parts of a few bytes each take their time.
             let installed = self.parts_installed();
             if std::mem::replace(&mut copied, installed) != installed {
                 end_ns = last_ns.min(self.world.now_ns + rest_ns);
@@ -102,7 +105,7 @@ impl Rack<'_> {
         }
     }
 
-    /// Gateways begin anew: no client of theirs caches anything.
+    /// Restarts the gateways, so that no client of theirs caches anything.
     fn restart_gateways(&mut self) {
         let first = self.plan.clients - self.plan.gateways.count;
         for client in first..self.plan.clients {
@@ -110,7 +113,7 @@ impl Rack<'_> {
         }
     }
 
-    /// Parts of copies that replicas have installed.
+    /// The number of parts of copies that replicas have installed.
     fn parts_installed(&self) -> u64 {
         let replicas = self.slots.iter().filter_map(super::Slot::replica);
         replicas.map(|replica| replica.counters().chunks_installed).sum()
@@ -162,7 +165,7 @@ impl Rack<'_> {
             if replica.executed().0 != end.position {
                 return Err(format!("{} has records to execute at rest", self.name_of(node)));
             }
-            // Backups hear what is committed with the next record only.
+            // Backups learn what is committed with the next record only.
             let is_reader = config.reader().is_some_and(|m| m.node == member.node);
             if is_reader && replica.committed().0 != end.position {
                 return Err(format!("{} has uncommitted records at rest", self.name_of(node)));
@@ -177,18 +180,19 @@ impl Rack<'_> {
         Ok(())
     }
 
-    /// A key whose time is over by the clock of the node that decides on it.
+    /// A key that has expired by the clock of the node that decides on it, and is still there.
     pub(super) fn overdue(
         &self,
         engine: &impl Engine,
         (decides, log_behind_ms): (usize, i64),
     ) -> Option<String> {
-        // What is due is so by the log's time, which follows no clock that jumped.
+        // The log's time decides on expiries, and does not follow a clock that jumped.
         if self.plan.faults.iter().any(|f| matches!(f.fault, Fault::ClockJump { .. })) {
             return None;
         }
-        // And it may have stood still for as long as no write could be done: whoever orders then
-        // goes on from the last record, and need not have been there.
+        // The log's time may also have stood still for as long as no write was possible: the next
+        // node that orders writes continues from the last record, and need not have been there
+        // before.
         let stood_ms = self.progress.stood_ns / MS;
         let behind_ms = stood_ms.min(log_behind_ms.max(0) as u64);
         let now_ms = self.world.clock(decides).unix_ms.saturating_sub(behind_ms);

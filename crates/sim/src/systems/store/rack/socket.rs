@@ -1,10 +1,10 @@
-//! The socket between a gateway and a connection whose client reads all at once.
+//! The socket between a gateway and a connection whose client reads everything at once.
 
 use concord_core::{Now, Sink};
 use concord_engine::resp;
 use concord_gateway::{ConnectionId, Gateway};
 
-/// What the one side wrote and the other has not read.
+/// The data that each side wrote, and the other has not read.
 #[derive(Debug, Default)]
 pub(super) struct Socket {
     unread: Vec<u8>,
@@ -12,13 +12,13 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// The client sends a command.
+    /// Sends a command of the client.
     pub(super) fn send(&mut self, words: &[&[u8]]) {
         resp::array(&mut self.unread, words.len());
         words.iter().for_each(|word| resp::bulk(&mut self.unread, word));
     }
 
-    /// Carries what there is, as far as the gateway takes it.
+    /// Transfers the data, as far as the gateway accepts it.
     pub(super) fn carry(
         &mut self,
         id: ConnectionId,
@@ -40,7 +40,7 @@ impl Socket {
         }
     }
 
-    /// The next whole reply, or push.
+    /// The next complete reply or push message.
     pub(super) fn next_value(&mut self) -> Option<Vec<u8>> {
         let length = resp::value_length(&self.received)?;
         Some(self.received.drain(..length).collect())

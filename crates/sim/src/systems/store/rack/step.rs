@@ -1,5 +1,5 @@
-//! One event: a host gives its machine a packet, a tick or a completion, and what the machine sends
-//! goes to the network.
+//! The handling of an event: a host gives its machine a packet, a tick or a completion, and
+//! transmits what the machine sends.
 
 use concord_control::NotStored;
 use concord_core::machine::{Deadline, Persist};
@@ -17,7 +17,7 @@ impl Rack<'_> {
             Event::Deliver { from, to, bytes } => {
                 let other = self.other_controller();
                 if to == CONTROLLER && matches!(self.slots[other].role, Role::Controller(_)) {
-                    // Both listen there.
+                    // Both nodes listen at this address.
                     self.arrive(from, other, bytes.clone());
                 }
                 self.arrive(from, to, bytes);
@@ -78,13 +78,13 @@ impl Rack<'_> {
         }
     }
 
-    /// The node takes what waits for it: a tick, or its next packet.
+    /// Lets a node handle its next input: a tick, or a packet.
     fn serve(&mut self, node: usize) {
         self.slots[node].serve_scheduled = false;
         if !self.is_free(node) {
             return self.schedule_serve(node);
         }
-        // A driver that slept may find packets first, or its timer.
+        // A driver that slept may handle packets first, or its timer.
         let packets_first = !self.slots[node].inbox.is_empty()
             && (self.slots[node].batch.is_some() || self.incarnations.chance(1, 2));
         if self.slots[node].tick_due && !packets_first {
@@ -98,7 +98,8 @@ impl Rack<'_> {
         }
     }
 
-    /// The next packet of the batch, or the first one of another: of what has come by now.
+    /// Lets a node handle the next packet of the batch, or the first of another batch, of all
+    /// packets that have arrived by now.
     fn serve_packet(&mut self, node: usize) {
         let now = self.world.clock(node);
         let slot = &mut self.slots[node];
@@ -111,7 +112,7 @@ impl Rack<'_> {
         self.deliver((from, node), bytes, left, received_at);
     }
 
-    /// A packet of a batch, of which so many are left with it.
+    /// Delivers a packet of a batch, in which `left` packets follow it.
     fn deliver(&mut self, way: (usize, usize), mut bytes: Vec<u8>, left: usize, now: Now) {
         let (from, node) = way;
         self.world.note(1, node, &bytes);
@@ -131,13 +132,13 @@ impl Rack<'_> {
         self.after(node, service_ns);
     }
 
-    /// How long the node is busy with a packet.
+    /// The time that the node is busy with a packet, in ns.
     fn service_ns(&self, node: usize, bytes: &[u8]) -> u64 {
         let service = &self.plan.service;
         let slot = &self.slots[node];
         let extra_ns = if self.world.now_ns < slot.slow.1 { slot.slow.0 } else { 0 };
         let own_ns = match (&slot.role, concord_wire::kind(bytes)) {
-            // On links it is the pipeline that takes time, and takes the next packet meanwhile.
+            // On links, the time passes in the pipeline, which accepts the next packet meanwhile.
             (Role::Switch(_), _) if self.plan.links.is_on() => 0,
             (Role::Switch(_), _) => service.switch_ns,
             (Role::Client(_), _) => service.client_ns,
@@ -188,7 +189,7 @@ impl Rack<'_> {
     /// The compare-and-swap of the controllers' state (trap T3).
     fn persist(&mut self, node: usize) {
         let Role::Controller(c) = &mut self.slots[node].role else { return };
-        // Another controller went on meanwhile.
+        // Another controller has stored a state meanwhile.
         if c.is_behind()
             && let Some(stored) = self.file.stored.clone()
             && stored.version > c.state().version
@@ -214,8 +215,8 @@ impl Rack<'_> {
         }
     }
 
-    /// Drains a node's outputs and sees to its next deadline. The node is busy for `service_ns`;
-    /// what it sends leaves then.
+    /// Handles a node's outputs, and schedules its next deadline. The node is busy for
+    /// `service_ns`, after which its packets leave.
     pub(super) fn after(&mut self, node: usize, service_ns: u64) {
         self.persist(node);
         self.write_disk(node);
@@ -232,12 +233,12 @@ impl Rack<'_> {
         let deadline = self.slots[node].role.deadline();
         if deadline != Deadline::NONE {
             let at_ns = self.world.clocks[node].when(deadline.at);
-            // At least a µs on, so that a deadline that is not met cannot stop time.
+            // At least 1 us later, so that a deadline that is always over cannot stop time.
             self.wake_at(node, at_ns.max(self.world.now_ns + US));
         }
     }
 
-    /// Looks whether a node that was woken is woken again at once, for ever.
+    /// Checks that a node that was woken is not woken again at once, without end.
     fn count_overdue(&mut self, node: usize, woken: Now) {
         let slot = &mut self.slots[node];
         let why = slot.overdue.woken(woken.instant, slot.role.deadline());

@@ -1,7 +1,7 @@
 //! Clients of a gateway that subscribe, and one that publishes (docs/reference/semantics/pubsub.md,
 //! "Publish and subscribe").
 //!
-//! What subscribers get is checked in [`super::messages`].
+//! The messages that subscribers receive are checked in [`super::messages`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,30 +14,30 @@ use super::socket::Socket;
 use super::{Process, Rack, Role, Stage};
 use crate::world::Event;
 
-/// What is published to, and what is subscribed to: the channels, and two patterns.
+/// The channels. Subscribers choose among these and two patterns.
 pub(super) const CHANNELS: [&str; 4] = ["c0", "c1", "c2", "c3"];
 pub(super) const TOPICS: [&str; 6] = ["c0", "c1", "c2", "c3", "c*", "c[01]"];
-/// The connections: two that subscribe and one that publishes.
+/// The number of connections: two that subscribe, and one that publishes.
 pub(super) const LINKS: usize = 3;
 pub(super) const PUBLISHER: usize = 2;
-/// The id of the first of them; those of later ones are smaller. Those of other clients count from
-/// 1, those of one that caches are the last two.
+/// The id of the first connection; later ones have smaller ids. The ids of other clients count from
+/// 1, and the client that caches has the last two.
 const FIRST_ID: u64 = u64::MAX - 2;
-/// Longest time between two commands.
+/// The maximum time between two commands, in ns.
 const GAP_NS_MAX: u64 = 20 * MS;
-/// Most replies that a connection awaits when its client sends on.
+/// The maximum number of awaited replies of a connection when its client sends another command.
 const AWAITED_MAX: usize = 8;
-/// Longest message beside its number, in bytes: several packets between gateways.
+/// The maximum length of a message beside its number, in bytes: several packets between gateways.
 const PADDING_MAX: u64 = 4_000;
 const SHOWN: usize = 200;
 
-/// What a reply answers.
+/// The command to which a reply belongs.
 #[derive(Clone, Debug)]
 pub(super) enum Awaited {
     Greeting,
-    /// A read, whatever it finds.
+    /// A read, with any result.
     Read,
-    /// MULTI, or a command within.
+    /// MULTI, or a command within its transaction.
     Queued,
     Begins {
         topic: usize,
@@ -52,29 +52,30 @@ pub(super) enum Awaited {
     Executed(Vec<usize>),
 }
 
-/// A subscription that was confirmed.
+/// A confirmed subscription.
 #[derive(Debug)]
 pub(super) struct Subscription {
     pub(super) confirmed_ns: u64,
-    /// How it was with each other gateway when it was asked for.
+    /// For each other gateway, the contact with it when the subscription was requested.
     contacts: Vec<(usize, Contact)>,
-    /// Its end was asked for.
+    /// Whether its end was requested.
     pub(super) is_leaving: bool,
-    /// Messages that it got.
+    /// The messages that it received.
     pub(super) got: BTreeSet<usize>,
 }
 
 /// A connection.
 #[derive(Debug, Default)]
 pub(super) struct Link {
-    /// Its place in the gateway, if it is open; another with every connect.
+    /// The id of the connection at the gateway, if it is open; another one after each connect.
     pub(super) id: Option<ConnectionId>,
     pub(super) socket: Socket,
     pub(super) asked: VecDeque<Awaited>,
-    /// What it has subscribed to, once all that was sent is executed; and what of it was confirmed.
+    /// The topics to which it is subscribed once all commands that were sent are executed; and
+    /// those of them that are confirmed.
     topics: BTreeSet<usize>,
     pub(super) subscriptions: BTreeMap<usize, Subscription>,
-    /// The newest message of each publisher, by topic and over all.
+    /// The newest message of each publisher, by topic.
     pub(super) newest: BTreeMap<(usize, u64), usize>,
     pub(super) newest_of_all: BTreeMap<u64, usize>,
 }
@@ -116,7 +117,7 @@ pub(super) struct Subscribers {
     pub(super) incarnation: u64,
     pub(super) links: [Link; LINKS],
     next_id: u64,
-    /// When one of them sends something next.
+    /// The time at which one of them sends its next command, in ns.
     next_ns: u64,
 }
 
@@ -125,7 +126,7 @@ impl Subscribers {
         Subscribers { rng, incarnation, links: Default::default(), next_id: FIRST_ID, next_ns: 0 }
     }
 
-    /// How many connections they have at the gateway.
+    /// The number of their connections to the gateway.
     pub(super) fn connections() -> usize {
         LINKS
     }
@@ -140,7 +141,7 @@ impl Subscribers {
         gateway.connected(now, id, "10.0.0.1:50002")
     }
 
-    /// Carries what there is between the gateway and a connection, if it is one of these.
+    /// Transfers data between the gateway and a connection, if it is one of these.
     pub(super) fn serve(
         &mut self,
         id: ConnectionId,
@@ -152,7 +153,7 @@ impl Subscribers {
         link.socket.carry(id, gateway, now, out);
     }
 
-    /// One of those that subscribe changes what it has subscribed to.
+    /// Changes the subscriptions of a connection.
     fn change(&mut self, at: usize, contacts: &[(usize, Contact)]) {
         let link = &mut self.links[at];
         if !link.asked.is_empty() && !self.rng.chance(1, 4) {
@@ -185,7 +186,7 @@ fn wrong(what: &str, bytes: &[u8]) -> String {
     format!("{what}: {text}")
 }
 
-/// The words of a reply or a push.
+/// The words of a reply or a push message.
 fn words(bytes: &[u8]) -> Vec<&[u8]> {
     resp_scan::elements(bytes).map(|part| resp_scan::text(part).unwrap_or_default()).collect()
 }
@@ -197,14 +198,14 @@ impl Rack<'_> {
         Some((&mut redis.gateway, redis.subscribers.as_mut()?))
     }
 
-    /// One of the clients sends something.
+    /// Lets one of the clients send a command.
     pub(super) fn subscribers_turn(&mut self, node: usize) {
         let (now_ns, now) = (self.world.now_ns, self.world.clock(node));
         let paused_until_ns = self.slots[node].paused_until_ns;
         let (place, is_rest) = (self.plan.connections + 1, self.stage == Stage::Rest);
         let contacts = self.contacts(node);
         let Some((_, subscribers)) = self.subscribers(node) else { return };
-        // One of an earlier life of the process finds nothing to do.
+        // An event of an earlier incarnation of the process finds nothing to do.
         if now_ns < subscribers.next_ns || is_rest {
             return;
         }
@@ -221,7 +222,7 @@ impl Rack<'_> {
         } else {
             PUBLISHER
         };
-        // Now and then a client goes, and comes again.
+        // Now and then a client disconnects, and connects again.
         if at != PUBLISHER
             && let Some(id) = subscribers.links[at].id
             && subscribers.rng.chance(1, 40)
@@ -241,7 +242,7 @@ impl Rack<'_> {
         self.serve_subscribers(node);
     }
 
-    /// The client that publishes sends a message or some.
+    /// Lets the publisher send a message, or several.
     fn publish(&mut self, node: usize) {
         let Some((_, subscribers)) = self.subscribers(node) else { return };
         let mut rng = subscribers.rng.fork();
@@ -261,7 +262,7 @@ impl Rack<'_> {
             link.socket.send(&[b"MULTI"]);
             link.asked.push_back(Awaited::Queued);
         }
-        // Behind a read it waits for the rack.
+        // After a read it waits for the rack.
         if rng.chance(1, 8) {
             link.socket.send(&[b"GET", key.as_bytes()]);
             link.asked.push_back(if in_multi { Awaited::Queued } else { Awaited::Read });
@@ -282,7 +283,7 @@ impl Rack<'_> {
         }
     }
 
-    /// Carries what there is between the clients and their gateway.
+    /// Transfers data between the clients and their gateway.
     pub(super) fn serve_subscribers(&mut self, node: usize) {
         let now = self.world.clock(node);
         let Role::Client(process) = &mut self.slots[node].role else { return };
@@ -299,7 +300,7 @@ impl Rack<'_> {
         self.after(node, 0);
     }
 
-    /// Deals with what the clients were told; with what the publisher was, last.
+    /// Handles the messages and replies that the clients received; those of the publisher last.
     pub(super) fn take_messages(&mut self, node: usize) {
         for at in 0..LINKS {
             while let Some((gateway, subscribers)) = self.subscribers(node) {
@@ -382,8 +383,8 @@ impl Rack<'_> {
 }
 
 impl Subscription {
-    /// Whether messages of the gateway `by` get to this one, at `node`, as promised: the two have
-    /// heard each other ever since it was asked for.
+    /// Whether this gateway, at `node`, must receive the messages of the gateway `by`: the two have
+    /// heard each other ever since the subscription was requested.
     pub(super) fn hears(&self, node: usize, by: usize, contact: Contact) -> bool {
         let is_there = contact.breaks.iter().all(|(_, is_there)| *is_there);
         let mut before = self.contacts.iter().filter(|(other, _)| *other == by);
@@ -391,7 +392,7 @@ impl Subscription {
     }
 }
 
-/// A confirmation of a topic, by the word for channels or that for patterns, and its number.
+/// Checks the confirmation of a topic: its word, for channels or for patterns, and its count.
 fn confirms(said: &[&[u8]], by: [&str; 2], topic: usize, count: usize) -> Result<(), String> {
     let word = by[usize::from(topic >= CHANNELS.len())];
     let count = count.to_string();

@@ -1,5 +1,5 @@
-//! Transactions of several keys, which are checked as such (`concord_check::check_transactions`):
-//! by MULTI, by WATCH, by scripts with their keys and without, by MGET and MSET, and by XREAD that
+//! Transactions on several keys, which are checked as such (`concord_check::check_transactions`):
+//! made of MULTI, WATCH, scripts that name their keys or do not, MGET and MSET, and XREAD that
 //! waits. They are on keys of their own: lists and streams that are only appended to, and
 //! registers.
 
@@ -12,14 +12,14 @@ use concord_core::rng::splitmix64;
 use super::pipeline::{Awaited, Ended, Pipeline, Wanted, Writer, args, ended, is_of_other_version};
 use crate::systems::store::workload::parse_reply;
 
-/// Keys of each kind: few, so that transactions meet.
+/// The number of keys of each kind: few, so that transactions conflict.
 const KEYS: u64 = 3;
-/// Most commands of a transaction.
+/// The maximum number of commands in a transaction.
 const COMMANDS_MAX: u64 = 4;
-/// Longest time that XREAD waits, in ms.
+/// The maximum time that XREAD waits, in ms.
 const WAITS_MS_MAX: u64 = 60;
-/// Makes accesses: name, key and value, one behind another; the names say what the reply is for a
-/// script, too.
+/// A script that makes accesses, each given by name, key and value; the names determine the form of
+/// its reply.
 const SCRIPT: &str = "local out = {}
 for at = 1, #ARGV / 3 do
   local name, key, value = ARGV[3 * at - 2], KEYS[at] or ARGV[3 * at - 1], ARGV[3 * at]
@@ -31,7 +31,7 @@ for at = 1, #ARGV / 3 do
 end
 return out";
 
-/// What a key holds: of each thousand keys of a database.
+/// The type of a key. A database has a thousand key numbers, of which each type has a hundred.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     List,
@@ -39,7 +39,7 @@ enum Kind {
     Stream,
 }
 
-/// A key's name, and its number for the checker, which knows of one database.
+/// The number of a key for the checker, which has no databases; its name follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key(u64);
 
@@ -56,7 +56,7 @@ impl Key {
         }
     }
 
-    /// In its database.
+    /// The name of the key in its database.
     fn name(self) -> String {
         let kind = match self.kind() {
             Kind::List => "list",
@@ -79,14 +79,15 @@ fn is_read(access: &Access) -> bool {
     matches!(access, Access::List(..) | Access::Read(..))
 }
 
-/// How the reply says what became of each access.
+/// The way in which a reply tells the results of the accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// One for each, the last of them one of a script with those for these many.
+    /// One reply for each access, the last of them one of a script with those of `scripted`
+    /// accesses.
     Each { scripted: usize },
-    /// MSET: OK for all.
+    /// MSET: OK for all accesses.
     AllOk,
-    /// XREAD: what is new, or nothing.
+    /// XREAD: the new entries, or nothing.
     Entries,
 }
 
@@ -96,7 +97,7 @@ pub(super) struct Together {
     call_ns: u64,
     accesses: Vec<Access>,
     form: Form,
-    /// It is an EXEC of a connection that watches keys.
+    /// Whether it is an EXEC of a connection that watches keys.
     watches: bool,
 }
 
@@ -109,49 +110,49 @@ impl Together {
         self.accesses.iter().all(is_read)
     }
 
-    /// Of unknown outcome: it read nothing.
+    /// The transaction with an unknown outcome, in which nothing was read.
     pub(super) fn unknown(self) -> Transaction {
         let accesses = self.accesses.into_iter().filter(|access| !is_read(access)).collect();
         Transaction { call_ns: self.call_ns, return_ns: None, accesses }
     }
 }
 
-/// What a connection knows of the replies that it got.
+/// The results that a connection has received.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
-    /// What it read of what it watches; `None` if it watches nothing.
+    /// The reads of the keys that it watches; `None` if it watches none.
     watched: Option<Watched>,
-    /// The last id of each stream that it read, and all values until then.
+    /// For each stream that it has read, the last id, and all values up to that.
     streams: BTreeMap<Key, (String, Vec<u64>)>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Watched {
     seen: Vec<Access>,
-    /// WATCH was answered with an error.
+    /// Whether WATCH was answered with an error.
     failed: bool,
 }
 
-/// What a reply says.
+/// The outcome of a transaction according to its reply.
 pub(super) enum Said {
     /// Nothing for the history.
     Nothing,
-    /// What was watched had changed.
+    /// It was not executed: a watched key had changed.
     Aborted,
-    /// That.
+    /// It was executed, with these results.
     Done(Transaction),
 }
 
 impl Known {
-    /// The connection is another one.
+    /// Forgets watched keys, since the connection is another one.
     pub(super) fn forget_watched(&mut self) {
         self.watched = None;
     }
 
-    /// Takes a reply to what [`Writer::together`] wrote.
+    /// Handles a reply to the commands that [`Writer::together`] wrote.
     ///
     /// # Errors
-    /// Why this cannot be the reply to it.
+    /// The reason why this cannot be the reply.
     pub(super) fn take(
         &mut self,
         awaited: Awaited,
@@ -205,7 +206,7 @@ impl Known {
         Ok(Said::Done(Transaction { call_ns, return_ns: Some(now_ns), accesses }))
     }
 
-    /// Accesses with what the reply says of each.
+    /// The accesses with their results.
     fn each(
         &mut self,
         form: Form,
@@ -264,14 +265,15 @@ impl Known {
         })
     }
 
-    /// What a stream holds by the reply to XREAD, which says what comes behind what was known.
+    /// The content of a stream after the reply to XREAD, which has the entries after the known
+    /// ones.
     fn grown(&mut self, key: Key, known: Vec<u64>, reply: Reply) -> Result<Vec<u64>, String> {
         let items = match reply {
             Reply::Nil => return Ok(known),
             Reply::Array(items) => items,
             reply => return Err(format!("XREAD answers {reply}")),
         };
-        // The name and its entries: beside each other in RESP3, in an array of their own in RESP2.
+        // RESP3 has the name and its entries side by side, RESP2 in an array of their own.
         let items = match <[Reply; 1]>::try_from(items) {
             Ok([Reply::Array(items)]) => items,
             Ok([other]) => return Err(format!("XREAD answers an array of {other}")),
@@ -285,7 +287,7 @@ impl Known {
         }
     }
 
-    /// The values of a stream whose first ones are known, and of which these are the others.
+    /// All values of a stream: the known ones, and the new entries.
     fn entries(
         &mut self,
         key: Key,
@@ -331,7 +333,7 @@ fn command(access: &Access) -> Vec<Vec<u8>> {
     }
 }
 
-/// Its name, key and value.
+/// The name of the access, its key and its value, for the script.
 fn triple(access: &Access) -> [String; 3] {
     let key = key_of(access);
     let (name, value) = match (access, key.kind()) {
@@ -345,7 +347,7 @@ fn triple(access: &Access) -> [String; 3] {
     [name.into(), key.name(), value]
 }
 
-/// Accesses as a script.
+/// A script that makes the accesses.
 fn script(accesses: &[Access], with_keys: bool) -> Vec<Vec<u8>> {
     let name = if accesses.iter().all(is_read) { "EVAL_RO" } else { "EVAL" };
     let keys = if with_keys { accesses.len() } else { 0 };
@@ -357,7 +359,7 @@ fn script(accesses: &[Access], with_keys: bool) -> Vec<Vec<u8>> {
 }
 
 impl Writer<'_> {
-    /// A generator beside the others, if a transaction of several keys is drawn.
+    /// A generator separate from the others, if a transaction on several keys is drawn.
     pub(super) fn draws_together(&self) -> Option<Rng> {
         let drawn = splitmix64(*self.unique ^ self.client << 32 ^ 1 << 60);
         let is_drawn = drawn % 100 < self.gateways.together_percent;
@@ -399,7 +401,7 @@ impl Writer<'_> {
         self.send(out, cmd, Wanted::Together(together));
     }
 
-    /// A transaction of several keys.
+    /// Draws a transaction on several keys.
     pub(super) fn together(&mut self, out: &mut Pipeline, rng: &mut Rng) {
         let whole = Form::Each { scripted: 0 };
         match rng.below(10) {
@@ -439,7 +441,8 @@ impl Writer<'_> {
         }
     }
 
-    /// XREAD of what is new to the connection, which waits for it for a while.
+    /// Adds an XREAD of the entries that are new to the connection, which waits for them for a
+    /// while.
     fn read_stream(&mut self, out: &mut Pipeline, rng: &mut Rng) {
         let key = Key::new(out.database, Kind::Stream, rng.below(KEYS));
         let (last, values) = match self.known.streams.get(&key) {
@@ -452,7 +455,7 @@ impl Writer<'_> {
         self.send_together(out, &cmd, vec![Access::List(key.0, values)], Form::Entries);
     }
 
-    /// WATCH, and reads of what is watched. What is to be executed may follow in the next pipeline.
+    /// Adds WATCH, and reads of the watched keys. The transaction may follow in the next pipeline.
     fn watch(&mut self, out: &mut Pipeline, rng: &mut Rng) {
         let mut looked: Vec<Access> = Vec::new();
         for _ in 0..rng.between(1, COMMANDS_MAX) {
@@ -478,14 +481,14 @@ impl Writer<'_> {
         self.end_watched(out, rng);
     }
 
-    /// What is executed if what is watched is as it was.
+    /// Adds the transaction that is executed if the watched keys have not changed.
     pub(super) fn end_watched(&mut self, out: &mut Pipeline, rng: &mut Rng) {
         let accesses = self.accesses(out.database, rng);
         out.watches = false;
         self.multi(out, accesses, rng, true);
     }
 
-    /// MULTI, the accesses as commands, the last ones in a script or not, and EXEC.
+    /// Adds MULTI, the accesses as commands, with or without the last ones in a script, and EXEC.
     fn multi(&mut self, out: &mut Pipeline, accesses: Vec<Access>, rng: &mut Rng, watches: bool) {
         self.send(out, &args(&["MULTI"]), Wanted::Exactly(b"+OK\r\n".to_vec()));
         let scripted = if rng.chance(1, 4) { accesses.len() / 2 } else { 0 };
@@ -504,7 +507,7 @@ impl Writer<'_> {
     }
 }
 
-/// A transaction in a line, for reports.
+/// The description of a transaction in a line, for reports.
 pub(super) fn describe(transaction: &Transaction) -> String {
     let Transaction { call_ns, return_ns, accesses } = transaction;
     let mut text = match return_ns {

@@ -1,4 +1,5 @@
-//! Raft: an operator changes which members vote; and which configurations may count by then.
+//! Raft: an operator changes which members are voters; and the configurations that may be in force
+//! then.
 
 use concord_core::{Duration, MS, Machine, NodeId};
 use concord_protocols::quorum::ChangeRefused;
@@ -6,22 +7,22 @@ use concord_protocols::quorum::ChangeRefused;
 use super::{Rack, Replicas, Role};
 use crate::world::REPLICAS;
 
-/// How often the operator asks.
+/// The interval at which the operator repeats a request, in ns.
 const ASK_NS: Duration = 5 * MS;
 
-/// What an operator asks for.
+/// A request of the operator.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VoterRequest {
-    /// The member.
+    /// The node of the member.
     node: usize,
-    /// Whether it is to vote: the contrary of what the first leader that was asked said.
+    /// Whether it shall be a voter: the opposite of its state at the first leader that was asked.
     votes: Option<bool>,
     until_ns: u64,
     next_ns: u64,
 }
 
 impl Rack<'_> {
-    /// Whoever leads is asked again and again.
+    /// Begins a request, which is made to the current leader again and again.
     pub(super) fn ask_for_change(&mut self, node: usize, for_ns: Duration) {
         let now_ns = self.world.now_ns;
         let asked = VoterRequest { node, votes: None, until_ns: now_ns + for_ns, next_ns: now_ns };
@@ -44,7 +45,8 @@ impl Rack<'_> {
         self.asked = asked;
     }
 
-    /// Asks all who lead and are awake; whether one of them did it.
+    /// Makes the request to all leaders that are not paused; returns whether one of them executed
+    /// it.
     fn ask(&mut self, asked: &mut VoterRequest) -> bool {
         for node in REPLICAS..REPLICAS + self.plan.replicas {
             let is_awake = self.slots[node].paused_until_ns <= self.world.now_ns;
@@ -66,7 +68,7 @@ impl Rack<'_> {
         };
         let votes = *asked.votes.get_or_insert(voters & bit == 0);
         let others = if votes { voters | bit } else { voters & !bit };
-        // Beyond the failure bound of the next configuration nothing is promised.
+        // Nothing is promised beyond the failure bound of the next configuration.
         let has_quorum = is_quorum(self.intact(None), others);
         if others.count_ones() < 2 || !has_quorum || !self.quorum_is_intact(None) {
             return false;
@@ -85,7 +87,7 @@ impl Rack<'_> {
         matches!(done, Ok(()) | Err(ChangeRefused::NothingToDo))
     }
 
-    /// Bit i: replica i, not being `node`, has lost nothing, or has it back.
+    /// The replicas other than `node` that have lost nothing, or have it back: bit i is replica i.
     pub(super) fn intact(&self, node: Option<usize>) -> u64 {
         let replicas = REPLICAS..REPLICAS + self.plan.replicas;
         let intact = replicas.filter(|other| Some(*other) != node).filter(|other| {
@@ -98,8 +100,9 @@ impl Rack<'_> {
         intact.fold(0, |set, other| set | 1 << (other - REPLICAS))
     }
 
-    /// Whether those in `set` are a quorum by each configuration that may count: the latest that
-    /// somebody knows to be committed, and all that are behind it in somebody's log.
+    /// Whether the replicas in `set` are a quorum by each configuration that may be in force: the
+    /// latest that some replica knows to be committed, and all that follow it in some replica's
+    /// log.
     pub(super) fn are_quorum(&self, set: u64) -> bool {
         let replicas = REPLICAS..REPLICAS + self.plan.replicas;
         let replicas = replicas.filter_map(|node| match self.slots[node].replica() {

@@ -1,21 +1,22 @@
-//! Invariants, looked at after every event of the node that it concerned.
+//! Invariants that are checked after every event, for the node that it concerned.
 //!
-//! - Epochs, logs, what is executed and what is committed never go back in one life of a node,
-//!   unless it joins and copies anew, and committed <= executed <= end of the log. In CRAQ, which
-//!   executes what is committed and not before, executed and committed are both within the log.
-//! - No two members of an epoch disagree on a record: one running hash for each position.
-//! - A replica's log never reaches beyond what the one before it has executed (T15), or in CRAQ
-//!   holds; after a power cut, beyond what one that is whole again has.
-//! - What a replica calls committed was executed by every living member, unless it was committed in
-//!   an earlier epoch; and whoever calls itself whole has executed all that was. In CRAQ they hold
-//!   it, and the tail has executed it.
-//! - Once every member has opened an epoch, nobody outside it holds a lease (T2).
-//! - Nobody leaves that is whole and whose engine was not lost. (A new member that never got the
-//!   whole log may be told to copy anew.)
-//! - No member is taken out while all members are alive and nothing makes any of them look dead:
-//!   the controller's own troubles are no reason.
+//! - Epochs, the ends of logs, and execution and commit points never decrease in one incarnation of
+//!   a node, unless it joins and copies the state anew, and committed <= executed <= end of the
+//!   log. In CRAQ, which executes only what is committed, both are at most the end of the log.
+//! - No two members of an epoch have different records at a position, by their running hashes.
+//! - The log of a replica never extends beyond what its predecessor has executed (T15), or in CRAQ
+//!   beyond the predecessor's log; after a power cut, beyond that of a predecessor that has caught
+//!   up.
+//! - What a replica calls committed has been executed by every living member, unless it was
+//!   committed in an earlier epoch; and a replica that counts as caught up has executed all that
+//!   was. In CRAQ they have it in their logs, and the tail has executed it.
+//! - Once every member has opened an epoch, no node outside it holds a lease (T2).
+//! - No replica leaves that has caught up and whose engine was not lost. (A new member that has
+//!   never had the complete log may be told to copy anew.)
+//! - No member is removed while all members are alive and nothing makes any of them look dead: the
+//!   controller's own faults are no reason.
 //! - The switch's last-committed point is never ahead of what is committed, and a read that it
-//!   makes fast is of an object without a write in flight (Algorithm 1).
+//!   makes fast is of an object without a pending write (Algorithm 1).
 
 use concord_control::State;
 use concord_core::{ObjectId, Seq};
@@ -31,12 +32,12 @@ use super::watch_vr::WatchVr;
 use super::{Rack, Replica, Replicas, Role};
 use crate::world::{REPLICAS, SWITCH};
 
-/// Where more is lost, four signs of life in a row are missing too often.
+/// The loss rate above which four successive keepalives are lost too often, per million.
 const LOSS_PPM_MAX: u64 = 10_000;
 
 type Map<K, V> = HashMap<K, V, FxBuildHasher>;
 
-/// What was last seen of a replica.
+/// The last observed state of a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     incarnation: u64,
@@ -49,29 +50,29 @@ struct Seen {
     end: u64,
 }
 
-/// What was seen so far.
+/// All observations so far.
 #[derive(Debug)]
 pub(super) struct Watch {
     replicas: Vec<Seen>,
     /// The running hash at a position of an epoch, as the first member had it.
     hashes: Map<(u32, u64), u64>,
-    /// The position of every numbered write in the log, by epoch of the record.
+    /// The position of every sequenced write in the log, by epoch of the record.
     pub(super) positions: Map<u64, u64>,
-    /// The last record that anybody called committed, and the epoch in which it was.
+    /// The last record that any replica called committed, and the epoch in which it did.
     pub(super) committed: (u32, u64),
     /// The newest epoch that every member has opened.
     opened: Option<Config>,
-    /// Of VR.
+    /// The observations of quorum protocols.
     pub(super) vr: WatchVr,
-    /// Of the two switches.
+    /// The observations of the two switches.
     switches: [SeenSwitch; 2],
 }
 
-/// What was last seen of a switch.
+/// The last observed state of a switch.
 #[derive(Debug, Default)]
 struct SeenSwitch {
     id: u32,
-    /// The last number that the switch gave to each object, and to all at once.
+    /// The last number that the switch gave to each object, and to all objects at once.
     sequenced: Map<ObjectId, u32>,
     sequenced_all: u32,
 }
@@ -91,7 +92,7 @@ impl Watch {
 }
 
 impl Rack<'_> {
-    /// Looks at a node after it took an input and before anybody hears of it.
+    /// Checks a node after it has handled an input, before others receive its packets.
     pub(super) fn look(&mut self, node: usize) {
         if self.broken.is_some() {
             return;
@@ -158,8 +159,8 @@ impl Rack<'_> {
         config.and_then(|config| self.note_opened(config))
     }
 
-    /// The numbers of the records that a replica got since it was last looked at, where it still
-    /// has them.
+    /// Notes the numbers of the records that a replica got since it was last looked at, as far as
+    /// it still has them.
     fn note_records(&mut self, node: usize, from: u64, to: u64) {
         let Some(replica) = self.slots[node].replica() else { return };
         for position in from + 1..=to {
@@ -182,7 +183,7 @@ impl Rack<'_> {
         self.watch.replicas[node - REPLICAS] = now;
     }
 
-    /// Another member of the epoch had another record there.
+    /// Checks that no other member of the epoch had another record at this position.
     fn disagrees(&self, replica: &Replica, hash: u64, now: &Seen) -> Option<String> {
         let known = *self.watch.hashes.get(&(now.epoch, now.end)).filter(|_| now.is_open)?;
         (known != hash).then(|| {
@@ -194,7 +195,7 @@ impl Rack<'_> {
         })
     }
 
-    /// T15: the log of a replica is a prefix of its predecessor's.
+    /// Checks that the log of a replica is a prefix of its predecessor's (T15).
     fn overtakes(&self, replica: &Replica, now: &Seen) -> Option<String> {
         let config = replica.config().filter(|_| now.is_open)?;
         let place = config.members.iter().position(|m| m.node == replica.member().node)?;
@@ -210,17 +211,18 @@ impl Rack<'_> {
         let before = self.living(&config.members[before])?;
         let same_epoch = replica_epoch(before) == config.epoch && before.phase() == Phase::Open;
         let passed = passed(before);
-        // Who was in the chain before, and comes back, may have more than the one before it, until
-        // that is whole.
+        // A replica that was in the chain before, and returns, may have more than its predecessor
+        // until that has caught up.
         let is_caught_up = matches!(before, Replicas::Replica(replica) if replica.is_caught_up());
         (same_epoch && is_caught_up && passed < now.end)
             .then(|| format!("it has record {}, its predecessor passed on {passed}", now.end))
     }
 
-    /// What is committed was executed by every member that is alive, when the first replica calls
-    /// it so. Others may call it so later, when a member of their epoch forgot its log to be let in
-    /// anew, or a new one has yet to get it and answers nothing until then. One that came back with
-    /// its disk, and is not whole yet, answers nothing either, and has it in its log.
+    /// Checks that what is committed was executed by every living member when the first replica
+    /// calls it committed. Others may do so later, when a member of their epoch has discarded its
+    /// log to be admitted anew, or a new one has not copied it yet and answers nothing until then.
+    /// A member that returned with its disk, and has not caught up, answers nothing either, and has
+    /// it in its log.
     fn commits_alone(&self, replica: &Replica, now: &Seen, before: u64) -> Option<String> {
         let is_known = now.committed <= self.watch.committed.1;
         if !now.is_open || now.committed <= before || is_known {
@@ -247,7 +249,7 @@ impl Rack<'_> {
         })
     }
 
-    /// A whole member of a later epoch has everything that was committed before.
+    /// Checks that a caught-up member of a later epoch has everything that was committed before.
     fn lacks_committed(&self, has: u64, now: &Seen, before: &Seen) -> Option<String> {
         let (epoch, position) = self.watch.committed;
         let opens = now.is_caught_up && (!before.is_caught_up || before.epoch != now.epoch);
@@ -266,7 +268,8 @@ impl Rack<'_> {
             && replica.holds_lease(self.world.clock(node))
     }
 
-    /// Whether everybody has opened an epoch now; if so, nobody outside may hold a lease.
+    /// Notes an epoch that every member has opened, and checks that no node outside it holds a
+    /// lease.
     fn note_opened(&mut self, config: Config) -> Option<String> {
         let is_open = |m: &Member| {
             let replica = self.living(m);
@@ -287,22 +290,22 @@ impl Rack<'_> {
         })
     }
 
-    /// Whether another replica that came back with its data has no record any more of what follows
-    /// `end`: that is in its snapshot, and whoever lags so far behind has to copy the state.
+    /// Whether no other replica that returned with its data has the records after `end` any more:
+    /// they are in its snapshot, and a replica that lags that far has to copy the state.
     fn lacks_what_none_keeps(&self, node: usize, end: u64) -> bool {
         let others = (REPLICAS..REPLICAS + self.replicas).filter(|other| *other != node);
         let mut logs = others.filter_map(|other| self.slots[other].replica().map(Replica::log));
         self.keeps(node) && logs.any(|log| log.base().position > end)
     }
 
-    /// A member that the next state takes out, though all are well.
+    /// A member that the next state removes although all are well.
     pub(super) fn removes_healthy(&self, next: &State) -> Option<String> {
         if self.plan.loss_ppm > LOSS_PPM_MAX || self.plan.protocol.is_quorum() {
-            // Several signs of life in a row may be lost by chance.
+            // Several successive keepalives may be lost by chance.
             return None;
         }
         if self.healed_ns.is_some_and(|at| self.world.now_ns < at + HEARD_AGAIN_NS) {
-            // What the faults caused is decided yet.
+            // Decisions about the faults are still to come.
             return None;
         }
         let old = self.config()?;
@@ -344,7 +347,7 @@ impl Rack<'_> {
         self.look_at_forwarded(node)
     }
 
-    /// What the switch is about to send.
+    /// Checks the packets that the switch is about to send.
     fn look_at_forwarded(&mut self, node: usize) -> Option<String> {
         let seen = &mut self.watch.switches[usize::from(node != SWITCH)];
         for (_, bytes) in &self.outgoing.packets {
@@ -354,7 +357,7 @@ impl Rack<'_> {
                 if repr.flags.has(Flags::WILDCARD) {
                     seen.sequenced_all = repr.seq.counter;
                 } else if !repr.flags.has(Flags::NOOP) {
-                    // One of several objects may be overtaken, and keep its number (NOPaxos).
+                    // A write of several objects may be overtaken, and keep its number (NOPaxos).
                     for obj_id in repr.further.as_slice().iter().chain([&repr.obj_id]) {
                         let newest = seen.sequenced.entry(*obj_id).or_insert(0);
                         *newest = repr.seq.counter.max(*newest);
@@ -362,7 +365,8 @@ impl Rack<'_> {
                 }
             }
             if repr.op == Op::Read && repr.flags.has(Flags::FAST) {
-                // Of several objects each was clean in its own pass; the last one's was this.
+                // Each of several objects was clean in its own pass; this was the pass of the last
+                // one.
                 let last = repr.further.as_slice().last().unwrap_or(&repr.obj_id);
                 let own = seen.sequenced.get(last).copied().unwrap_or(0);
                 let newest = own.max(seen.sequenced_all);
@@ -393,12 +397,12 @@ fn went_back(before: &Seen, now: &Seen, same_incarnation: bool) -> Option<String
     None
 }
 
-/// Whether replicas of CRAQ execute what is committed, and not before.
+/// Whether the replica runs CRAQ, which executes only what is committed.
 fn is_craq(replica: &Replica) -> bool {
     replica.config().is_some_and(|c| c.protocol() == Some(Protocol::Craq))
 }
 
-/// Up to where a replica may pass records on.
+/// The position up to which a replica may pass records on.
 fn passed(replica: &Replica) -> u64 {
     if is_craq(replica) { replica.log().end().position } else { replica.executed().0 }
 }

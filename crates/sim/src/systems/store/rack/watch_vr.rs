@@ -1,10 +1,11 @@
-//! VR's invariants, looked at after every event of a replica, and what must hold at rest.
+//! The invariants of quorum protocols, checked after every event of a replica, and the conditions
+//! at rest.
 //!
-//! - View, commit point and execution never go back in one life, and executed <= committed <= end
-//!   of the log.
-//! - No two replicas ever call different records committed: one running hash for each position.
-//! - When a view begins, nobody holds a lease of an earlier one (T2).
-//! - Nobody leaves whose engine was not lost.
+//! - View, commit point and execution point never decrease in one incarnation, and executed <=
+//!   committed <= end of the log.
+//! - No two replicas ever call different records committed, by their running hash at each position.
+//! - When a view begins, no replica holds a lease of an earlier one (T2).
+//! - No replica leaves whose engine was not lost.
 
 use concord_core::Position;
 use concord_protocols::Phase;
@@ -19,7 +20,7 @@ use crate::world::REPLICAS;
 
 type Replica = QuorumReplica<concord_engine::Shimmed<crate::systems::store::storage::Store>>;
 
-/// What was last seen of a replica.
+/// The last observed state of a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     incarnation: CrashVectorEntry,
@@ -29,11 +30,11 @@ struct Seen {
     committed: u64,
 }
 
-/// What was seen so far.
+/// All observations so far.
 #[derive(Debug, Default)]
 pub(super) struct WatchVr {
     replicas: HashMap<usize, Seen, FxBuildHasher>,
-    /// The running hash at every position that somebody called committed.
+    /// The running hash at every position that some replica called committed.
     hashes: HashMap<u64, u64, FxBuildHasher>,
     /// The latest view that has begun.
     begun: u32,
@@ -51,7 +52,7 @@ impl Rack<'_> {
         let vr = self.vr(node)?;
         let now = Seen {
             incarnation: vr.own_entry(),
-            // One that recovers is in no view yet.
+            // A recovering replica is in no view yet.
             view: if vr.is_recovering() { 0 } else { vr.view().0 },
             leads: vr.leads(),
             executed: vr.executed().0,
@@ -68,11 +69,11 @@ impl Rack<'_> {
         }
         let before = self.watch.vr.replicas.get(&node).copied().unwrap_or_default();
         let before = if before.incarnation == now.incarnation { before } else { Seen::default() };
-        // It gave up what it has, to copy the state: it is as one that recovers.
+        // It discarded its data to copy the state: it counts as a recovering one.
         let gives_up = !vr.is_intact() && now.executed < before.executed;
         let before = if gives_up { Seen { executed: 0, committed: 0, ..before } } else { before };
         let end = vr.log().end().position;
-        // Also one that does nothing else may give up its log's end.
+        // A replica whose state is unchanged may still have discarded the end of its log.
         if before == now && now.committed <= end {
             return None;
         }
@@ -88,11 +89,12 @@ impl Rack<'_> {
         found.or_else(|| if begins { self.note_begun(now.view) } else { None })
     }
 
-    /// What a replica calls committed is what others called so, at each position.
+    /// Checks that what a replica calls committed is what others called committed, at each
+    /// position.
     fn note_committed(&mut self, node: usize, from: u64, to: u64) -> Option<String> {
         for position in from + 1..=to {
             let vr = self.vr(node)?;
-            // Where a state was copied, the records are not here.
+            // A replica that copied the state does not have these records.
             let Some(bytes) = vr.log().record(Position(position)) else { continue };
             let Ok(record) = Record::parse(bytes) else { continue };
             let (hash, seq) = (record.hash, record.seq);
@@ -123,8 +125,8 @@ impl Rack<'_> {
         })
     }
 
-    /// All replicas that are alive are in one view, have executed their logs and hold the same; the
-    /// switch follows the view, and tracks nothing.
+    /// Checks that all living replicas are in one view, have executed their logs and have the same
+    /// data, and that the switch follows the view and tracks no write.
     pub(super) fn is_vr_at_rest(&self) -> Result<(), String> {
         let left = (REPLICAS..REPLICAS + self.plan.replicas).find(|n| {
             self.vr(*n).is_some_and(|vr| vr.phase() == Phase::Left) && !self.slots[*n].engine_lost
