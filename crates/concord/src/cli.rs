@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line: commands, flags, and their help texts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,12 +25,12 @@ Use it:                          redis-cli -p 7379
 Look at it:                      concord status"
 )]
 pub struct Cli {
-    /// What to do.
+    /// The command
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Start a whole rack on this machine and keep it until Ctrl-C
@@ -53,35 +53,35 @@ pub enum Command {
     Submit(falcon::SubmitArgs),
     /// List, show and cancel jobs
     Job(falcon::JobArgs),
-    /// Have a worker take no more tasks, and end when what it runs has ended
+    /// Have a worker take no more tasks, and end once its running tasks have ended
     Drain(falcon::DrainArgs),
-    /// Read and write the keys of a chain of switches; hold a lock of it
+    /// Read and write the keys of a chain of switches; hold a lock in it
     Coord(netcraq::CoordArgs),
-    /// Look at a shared memory: where a key is and why, and what was lost
+    /// Examine a shared memory: where a key is and why, and what was lost
     Memory(concordia::MemoryArgs),
     /// Show the state of a running rack
     Status(StatusArgs),
     /// Wait until nothing is wrong with a running rack
     Wait(WaitArgs),
-    /// Show which members of a Raft group vote, and change that
+    /// Show which members of a Raft group are voters, and change that
     Voters(VotersArgs),
-    /// Show how one command went: which path it took, and why
+    /// Execute a command, and show which path it took through the rack, and why
     Explain(ExplainArgs),
     /// Inspect a replica's data directory
     Log(LogCommandArgs),
-    /// Write the data of a rack, which may be running, into a directory
+    /// Back up the data of a rack, which may be running, into a directory
     Backup(BackupArgs),
-    /// Make the data directories of a new rack from a backup
+    /// Create the data directories of a new rack from a backup
     Restore(RestoreArgs),
     /// Check a recorded history for linearizability
     Check(CheckArgs),
     /// Simulate a rack, its faults and its history from a seed, and check it
     #[cfg(feature = "lab")]
     Sim(crate::sim::SimArgs),
-    /// Fuzz groups of replicas to which any packet may arrive at any time, late and again
+    /// Fuzz groups of replicas: any packet may arrive at any time, late and repeatedly
     #[cfg(feature = "lab")]
     Fuzz(crate::fuzz::FuzzArgs),
-    /// Hammer Redis endpoints with concurrent clients, and check what they saw
+    /// Hammer Redis endpoints with concurrent clients, and check the history that they saw
     Torture(crate::torture::TortureArgs),
     /// Run benchmarks: YCSB, scale-out, and redis-server and etcd for comparison
     #[cfg(feature = "lab")]
@@ -119,7 +119,7 @@ pub enum Command {
     Reference,
 }
 
-/// The flags of a command that a build without the feature `lab` leaves out: any.
+/// The arguments of a command that this build leaves out for want of the feature `lab`: any.
 #[cfg(not(feature = "lab"))]
 #[derive(Args, Clone, Debug)]
 #[command(disable_help_flag = true)]
@@ -128,23 +128,23 @@ pub struct LeftOut {
     _flags: Vec<String>,
 }
 
-/// How lines of a log look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// A line of text
     #[default]
     Text,
-    /// A JSON object a line
+    /// A JSON object per line
     Json,
 }
 
-/// What every process of a rack logs, on standard error.
+/// The log of every process of a rack, which goes to standard error.
 #[derive(Args, Clone, Debug)]
 pub struct LogArgs {
-    /// How lines of the log look
+    /// The format of log lines
     #[arg(long, value_enum, default_value_t)]
     pub log_format: LogFormat,
-    /// What is logged: error, warn, info, debug, trace or off
+    /// The lowest level to log: error, warn, info, debug, trace, or off
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
 }
@@ -153,7 +153,7 @@ impl LogArgs {
     /// Starts logging.
     ///
     /// # Errors
-    /// One line that names the levels there are.
+    /// One line that names the known levels.
     pub fn init(&self) -> Result<(), Error> {
         let format = match self.log_format {
             LogFormat::Text => Format::Text,
@@ -162,7 +162,7 @@ impl LogArgs {
         logging::init(format, &self.log_level)
     }
 
-    /// The flags that say the same to another process.
+    /// The flags that give another process the same settings.
     #[must_use]
     pub fn flags(&self) -> Vec<String> {
         let format = match self.log_format {
@@ -192,10 +192,10 @@ Examples:
 
 The data is kept in data/ below the run directory: concord up serves it again.")]
 pub struct UpArgs {
-    /// A rack file; flags override what it says
+    /// The rack file; flags override its values
     #[arg(long, value_name = "FILE.toml")]
     pub config: Option<PathBuf>,
-    /// Which system the rack is for [default: store]
+    /// The system that the rack runs [default: store]
     #[arg(long, value_enum)]
     pub system: Option<systems::Choice>,
     /// Number of replicas [default: 3]
@@ -204,11 +204,11 @@ pub struct UpArgs {
     /// The replication protocol [default: chain]
     #[arg(long, value_enum)]
     pub protocol: Option<Protocol>,
-    /// Whether the switch helps [default: harmonia]
+    /// How the switch helps the protocol [default: harmonia]
     #[arg(long, value_enum)]
     pub accel: Option<Accel>,
-    /// How a VR or Raft group answers a read without the switch's help, or where that does not do
-    /// [default: leader-lease]
+    /// How a VR or Raft group answers reads that the switch does not help with [default:
+    /// leader-lease]
     #[arg(long, value_enum)]
     pub reads: Option<Reads>,
     /// Where replicas keep the data [default: memory]
@@ -217,9 +217,10 @@ pub struct UpArgs {
     /// What survives a power cut of all replicas [default: fsync]
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
-    /// Where the first gateway serves Redis clients; the others take the ports above [default:
-    /// 127.0.0.1:7379]. Without gateways: where jobs are submitted [default: 127.0.0.1:7380], or
-    /// where the first node of a shared memory serves them [default: 127.0.0.1:7390]
+    /// Where the first gateway serves Redis clients; further gateways take the next ports [default:
+    /// 127.0.0.1:7379]. In a rack without gateways: where jobs are submitted [default:
+    /// 127.0.0.1:7380], or where the first node of a shared memory serves clients [default:
+    /// 127.0.0.1:7390]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<SocketAddr>,
     /// Number of gateways [default: 1]
@@ -228,88 +229,88 @@ pub struct UpArgs {
     /// Number of workers, with --system falcon [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(WORKERS_MAX)))]
     pub workers: Option<u16>,
-    /// Tasks that each worker runs at a time [default: the number of cores, at least 4]
+    /// Number of tasks that each worker runs at a time [default: the number of cores, at least 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4_096))]
     pub slots: Option<u16>,
-    /// Tasks that each executor of a worker may have beside the one that it runs, so that it has
-    /// the next at once: for short ones [default: 0]
+    /// Number of tasks that each executor of a worker fetches ahead while it runs one, so that the
+    /// next begins at once; useful for short tasks [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=64))]
     pub prefetch: Option<u8>,
     /// Number of switches of the chain, 1 to 8, with --system netcraq [default: 3]
     #[arg(long, value_name = "N")]
     pub switches: Option<u16>,
-    /// With --system falcon: jobs are written down in the run directory, and outlive their owner
+    /// With --system falcon: keep a journal of jobs in the run directory, so that they outlive
+    /// their owner
     #[arg(long)]
     pub journal: bool,
     /// Number of nodes, 1 to 32, with --system concordia [default: 4]
     #[arg(long, value_name = "N")]
     pub nodes: Option<u16>,
-    /// Length of a shared memory's blocks: 512, 1024, 2048 or 4096 [default: 1024]
+    /// Length of a shared memory's blocks in bytes: 512, 1024, 2048 or 4096 [default: 1024]
     #[arg(long, value_name = "BYTES")]
     pub block_bytes: Option<u32>,
-    /// Who keeps a shared memory coherent [default: concordia]
+    /// How a shared memory is kept coherent [default: concordia]
     #[arg(long, value_enum)]
     pub coherence: Option<systems::Coherence>,
     /// Number of standby switches, which take over when the active one dies [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=i64::from(STANDBYS_MAX)))]
     pub standbys: Option<u16>,
-    /// Where the rack file, the logs and the controller's state go
+    /// The run directory: for the rack file, the logs and the controller's state
     #[arg(long, value_name = "DIR", default_value = "run")]
     pub run_dir: PathBuf,
-    /// With --no-restart: start a gateway again when it dies all the same
+    /// With --no-restart: restart gateways that die nevertheless
     #[arg(long)]
     pub restart_gateways: bool,
-    /// Leave workers, owners, gateways and memory nodes that end as they are, instead of starting
-    /// them again
+    /// Do not restart workers, owners, gateways and memory nodes that end
     #[arg(long)]
     pub no_restart: bool,
-    /// Rebuild a lost state file of the controller from what the replicas know
+    /// Rebuild a lost state file of the controller from the state of the replicas
     #[arg(long)]
     pub recover: bool,
     /// The password that clients must AUTH with
     #[arg(long, value_name = "PASSWORD")]
     pub requirepass: Option<String>,
-    /// MGET, EXISTS and TOUCH of several keys read each key by itself: faster, and not atomic
+    /// Let MGET, EXISTS and TOUCH of several keys read each key by itself: faster, and not atomic
     #[arg(long)]
     pub split_reads: bool,
-    /// The limit of the data at each replica, like 512mb; 0 for none
+    /// The maximum size of the data at each replica, such as 512mb; 0 for none
     #[arg(long, value_name = "BYTES")]
     pub maxmemory: Option<Bytes>,
     /// Stages of the switch's dirty set [default: 3]
     #[arg(long, value_name = "N")]
     pub table_stages: Option<u8>,
-    /// Slots in each stage, a power of two [default: 65536]
+    /// Slots in each stage of the dirty set, a power of two [default: 65536]
     #[arg(long, value_name = "N")]
     pub table_slots: Option<u32>,
-    /// The switch drops this many of a million packets, on purpose
+    /// Fault injection: packets that the switch drops, per million
     #[arg(long, value_name = "PER_MILLION")]
     pub fault_drop: Option<u32>,
-    /// The switch duplicates this many of a million packets, on purpose
+    /// Fault injection: packets that the switch duplicates, per million
     #[arg(long, value_name = "PER_MILLION")]
     pub fault_duplicate: Option<u32>,
-    /// The switch reorders this many of a million packets, on purpose
+    /// Fault injection: packets that the switch reorders, per million
     #[arg(long, value_name = "PER_MILLION")]
     pub fault_reorder: Option<u32>,
-    /// A sync of a replica's disk takes this long, on purpose, and until then its file has nothing
-    /// of it, or half
+    /// Fault injection: each sync of a replica's disk takes this long, in ms, and until then its
+    /// file has none or half of the data
     #[arg(long, value_name = "MS")]
     pub fault_disk_hold: Option<u64>,
-    /// No sync of a replica's disk ends while there is a file in this directory that is called as
-    /// the replica is (replica-2), on purpose
+    /// Fault injection: no sync of a replica's disk ends while this directory has a file with the
+    /// name of the replica, such as replica-2
     #[arg(long, value_name = "DIRECTORY")]
     pub fault_disk_hang: Option<PathBuf>,
-    /// Share of a core that each replica may use, for benchmarks (0.05 is a twentieth)
+    /// The share of a core that each replica may use, for benchmarks (0.05 is a twentieth)
     #[arg(long, value_name = "SHARE")]
     pub cpu_share: Option<f64>,
     /// The redis-server to start with --engine redis [default: redis-server]
     #[arg(long, value_name = "PATH")]
     pub redis_server: Option<String>,
-    /// What the roles log
+    /// The log of the roles
     #[command(flatten)]
     pub log: LogArgs,
 }
 
-/// What every role takes.
+/// The arguments of every role.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Example, with the rack file that `concord up` writes to run/rack.toml, its addresses changed:
@@ -321,10 +322,10 @@ pub struct RoleArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml")]
     pub config: PathBuf,
-    /// Its number in the rack file; not needed where there is only one
+    /// Its number in the rack file; may be omitted if there is only one such role
     #[arg(long, value_name = "N")]
     pub node: Option<u16>,
-    /// What it logs
+    /// Its log
     #[command(flatten)]
     pub log: LogArgs,
     /// End when standard input ends (for `concord up`)
@@ -335,13 +336,14 @@ pub struct RoleArgs {
 /// `concord replica`.
 #[derive(Args, Clone, Debug)]
 pub struct ReplicaArgs {
-    /// What every role takes
+    /// The arguments of every role
     #[command(flatten)]
     pub role: RoleArgs,
-    /// Its group, by the name in the rack file; not needed where no other group has that number
+    /// Its group, by the name in the rack file; may be omitted if no other group has a replica with
+    /// that number
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// Where it keeps its data, instead of the rack file's `data_dir`
+    /// Its data directory, instead of the rack file's `data_dir`
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// What survives a power cut, instead of the rack file's `durability`; the same for all
@@ -353,15 +355,15 @@ pub struct ReplicaArgs {
 /// `concord log`.
 #[derive(Args, Clone, Debug)]
 pub struct LogCommandArgs {
-    /// What to do
+    /// The command
     #[command(subcommand)]
     pub command: LogCommand,
 }
 
-/// What to do with a data directory.
+/// The commands on a data directory.
 #[derive(Clone, Debug, Subcommand)]
 pub enum LogCommand {
-    /// Show what a data directory holds, and whether it is intact
+    /// Show the content of a data directory, and whether it is intact
     #[command(after_help = "\
 Example:
   concord log inspect run/data/replica-1
@@ -369,7 +371,7 @@ Example:
 Ends with 1, and a line that names the file and the offset, where something is damaged or missing before the
 end. Nothing is changed, and a replica may be writing there.")]
     Inspect {
-        /// The directory
+        /// The data directory
         directory: PathBuf,
     },
 }
@@ -389,16 +391,17 @@ pub struct BackupArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
     pub config: PathBuf,
-    /// Which group, where there are several
+    /// The group, if there are several
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// One replica's directory, whatever the rack is like: what that one has, and no more
+    /// Back up the directory of a single replica, without a running rack: only the data that this
+    /// replica has
     #[arg(long, value_name = "DIR", conflicts_with = "group")]
     pub data_dir: Option<PathBuf>,
-    /// Verify a backup that is there: all of its files, by length and SHA-256, and its log
+    /// Verify an existing backup: all of its files, by length and SHA-256, and its log
     #[arg(long, conflicts_with_all = ["group", "data_dir"])]
     pub verify: bool,
-    /// The directory to write; it must not be there yet
+    /// The directory to write, which must not exist yet
     #[arg(value_name = "BACKUP")]
     pub target: PathBuf,
 }
@@ -414,31 +417,31 @@ Examples:
 All replicas begin with the same backup, and the controller without a state file. It is a new rack: what was
 acknowledged after the backup is not in it, and no session of before goes on.")]
 pub struct RestoreArgs {
-    /// What `concord backup` wrote
+    /// The directory that `concord backup` wrote
     #[arg(value_name = "BACKUP")]
     pub backup: PathBuf,
-    /// The run directory of a rack that `concord up` starts on this machine
+    /// The run directory of a rack that `concord up` will start on this machine
     #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "data_dir", "node"])]
     pub run_dir: Option<PathBuf>,
-    /// How many replicas that rack has
+    /// The number of replicas of that rack
     #[arg(long, value_name = "N", default_value_t = 3, requires = "run_dir",
           value_parser = clap::value_parser!(u16).range(1..=i64::from(REPLICAS_MAX)))]
     pub replicas: u16,
-    /// The rack file that says where replicas keep their data
+    /// The rack file with the data directories of the replicas
     #[arg(long, value_name = "FILE.toml", conflicts_with = "data_dir")]
     pub config: Option<PathBuf>,
-    /// Which of its groups, where there are several
+    /// The group in that rack file, if there are several
     #[arg(long, value_name = "NAME", requires = "config")]
     pub group: Option<String>,
-    /// Which replica alone
+    /// A single replica to restore, by its number
     #[arg(long, value_name = "N")]
     pub node: Option<u16>,
-    /// Where that replica keeps its data
+    /// The data directory of that replica
     #[arg(long, value_name = "DIR", requires = "node")]
     pub data_dir: Option<PathBuf>,
 }
 
-/// A switch program by its name.
+/// Parses the name of a switch program.
 fn program(name: &str) -> Result<Program, String> {
     Program::named(name)
         .ok_or_else(|| format!("there are {}", Program::ALL.map(Program::name).join(", ")))
@@ -456,23 +459,23 @@ pub struct SwitchArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", required_unless_present = "describe")]
     pub config: Option<PathBuf>,
-    /// Take over when the active switch is silent, not before: a `[[standby]]` of the rack file
+    /// Take over only once the active switch is silent: run a `[[standby]]` of the rack file
     #[arg(long)]
     pub standby: bool,
-    /// Be a switch of a chain: one of this group's `[[group.switch]]`
+    /// Run a switch of a chain: a `[[group.switch]]` of this group
     #[arg(long, value_name = "NAME", conflicts_with = "standby")]
     pub group: Option<String>,
-    /// Which `[[standby]]` or `[[group.switch]]`; not needed where there is only one
+    /// The number of the `[[standby]]` or `[[group.switch]]`; may be omitted if there is only one
     #[arg(long, value_name = "N")]
     pub node: Option<u16>,
-    /// Print what its programs need of a switch ASIC, and exit
+    /// Print the resources of a switch ASIC that its programs need, and exit
     #[arg(long)]
     pub describe: bool,
-    /// Its programs, instead of the rack file's; several share the switch
+    /// Its programs, instead of those in the rack file; several share the switch
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', requires = "describe",
           value_parser = program)]
     pub programs: Vec<Program>,
-    /// What it logs
+    /// Its log
     #[command(flatten)]
     pub log: LogArgs,
     /// End when standard input ends (for `concord up`)
@@ -495,18 +498,18 @@ pub struct ControllerArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml")]
     pub config: PathBuf,
-    /// Found a new rack with the replicas that register; the data of the earlier members is given
-    /// up
+    /// Begin a new rack with the replicas that register, and give up the data of earlier members
     #[arg(long)]
     pub fresh: bool,
-    /// Rebuild a lost state file from what the replicas know
+    /// Rebuild a lost state file from the state of the replicas
     #[arg(long, conflicts_with = "fresh")]
     pub recover: bool,
-    /// A replica that is gone for good: writes that it alone holds are lost. It stays if it is
-    /// heard from. With several groups, its group's name goes before the number: sessions:2
+    /// A replica that is gone for good; writes that only this replica has are lost. If it is heard
+    /// from, it stays a member. With several groups, the name of its group precedes the number:
+    /// sessions:2
     #[arg(long, value_name = "N", requires = "recover", value_delimiter = ',')]
     pub gone: Vec<String>,
-    /// What it logs
+    /// Its log
     #[command(flatten)]
     pub log: LogArgs,
     /// End when standard input ends (for `concord up`)
@@ -527,10 +530,10 @@ pub struct StatusArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
     pub config: PathBuf,
-    /// Print JSON
+    /// Print the status as JSON
     #[arg(long)]
     pub json: bool,
-    /// Rates and latencies are measured over this time, in ms
+    /// The time over which rates and latencies are measured, in ms
     #[arg(long, value_name = "MS", default_value_t = 500)]
     pub interval_ms: u64,
 }
@@ -547,7 +550,7 @@ pub struct WaitArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
     pub config: PathBuf,
-    /// Longest time, in seconds
+    /// The maximum time to wait, in seconds
     #[arg(long = "timeout", value_name = "S", default_value_t = 60)]
     pub timeout_s: u64,
 }
@@ -567,22 +570,22 @@ pub struct VotersArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
     pub config: PathBuf,
-    /// Which group, where there are several Raft groups
+    /// The group, if there are several Raft groups
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// This replica is to vote
+    /// Make this replica a voter
     #[arg(long, value_name = "NODE", conflicts_with = "remove")]
     pub add: Option<u16>,
-    /// This replica is to vote no more
+    /// Make this replica a non-voter
     #[arg(long, value_name = "NODE")]
     pub remove: Option<u16>,
-    /// Longest time, in seconds
+    /// The maximum time to wait, in seconds
     #[arg(long = "timeout", value_name = "S", default_value_t = 10)]
     pub timeout_s: u64,
 }
 
 impl VotersArgs {
-    /// The replica whose vote is changed, and whether it is to vote.
+    /// The replica to change, and whether it is to be a voter.
     #[must_use]
     pub fn change(&self) -> Option<(u16, bool)> {
         self.add.map(|node| (node, true)).or(self.remove.map(|node| (node, false)))
@@ -600,17 +603,17 @@ pub struct ExplainArgs {
     /// The rack file, for the gateway's address and password
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
     pub config: PathBuf,
-    /// The gateway to ask, instead of the rack file's first
+    /// The gateway to use, instead of the first in the rack file
     #[arg(long, value_name = "ADDR:PORT")]
     pub gateway: Option<SocketAddr>,
-    /// The user to ask as, instead of `default`; with --password
+    /// The user to log in as, instead of `default`; requires --password
     #[arg(long, value_name = "NAME", requires = "password")]
     pub user: Option<String>,
-    /// The password, instead of the rack file's `requirepass`: other users of this machine can see
+    /// The password, instead of the rack file's `requirepass`; other users of this machine can see
     /// it in the list of processes
     #[arg(long, value_name = "PASSWORD")]
     pub password: Option<String>,
-    /// The command, which is executed; or a task, as JOB.TASK
+    /// The command to execute and explain; or a task, as JOB.TASK
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
@@ -623,9 +626,9 @@ Example:
 
 Ends with 0 if the history is linearizable, 1 if not, 2 if the search ran out of its budget.")]
 pub struct CheckArgs {
-    /// The history, one JSON object a line
+    /// The history, one JSON object per line
     pub file: PathBuf,
-    /// Longest search, in seconds
+    /// The maximum duration of the search, in seconds
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub seconds: u64,
 }
@@ -636,7 +639,7 @@ pub struct CheckArgs {
 Example:
   concord completions bash > /etc/bash_completion.d/concord")]
 pub struct CompletionsArgs {
-    /// Which shell
+    /// The shell
     pub shell: clap_complete::Shell,
 }
 
@@ -646,7 +649,7 @@ pub struct CompletionsArgs {
 Example:
   concord man /usr/local/share/man/man1 && man concord-up")]
 pub struct ManArgs {
-    /// The directory, which is made if it is not there
+    /// The directory, which is created if it does not exist
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }

@@ -13,9 +13,9 @@ use concord_sim::bag::{BagOptions, BagPlan, run_bag, run_bags, shrink_bag};
 use concord_sim::{parse_protocol, parse_seed, protocol_name, without_guard};
 use concord_wire::control::Protocol;
 
-/// Runs that making a failure smaller may take.
+/// The maximum number of runs to make a failing run smaller.
 const SHRINK_RUNS_MAX: usize = 4_000;
-/// Most characters of a line of a failing run.
+/// The maximum length of a line of a failing run, in characters.
 const LINE_CHARS_MAX: usize = 300;
 
 /// `concord fuzz`.
@@ -29,25 +29,25 @@ Examples:
 The same seed gives the same run on every machine and in every build. The exit status is 0 if nothing
 was wrong, 1 if something was, 2 if it could not run.")]
 pub struct FuzzArgs {
-    /// How replicas replicate; drawn by the seed if not given
+    /// The replication protocol [default: drawn from the seed]
     #[arg(long, value_name = "NAME", value_parser = parse_protocol)]
     pub protocol: Option<Protocol>,
-    /// How many replicas; drawn by the seed if not given
+    /// The number of replicas [default: drawn from the seed]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=9))]
     pub replicas: Option<u8>,
-    /// Replay this one seed
+    /// Replay this seed
     #[arg(long, value_name = "SEED", value_parser = parse_seed)]
     pub seed: Option<u64>,
-    /// Go on for so long [default: 1]
+    /// The duration, in minutes [default: 1]
     #[arg(long, value_name = "MINUTES", conflicts_with = "seed")]
     pub minutes: Option<f64>,
-    /// Run so many seeds
+    /// The number of seeds to run
     #[arg(long, value_name = "N", conflicts_with = "seed")]
     pub seeds: Option<u64>,
     /// The first seed [default: by the clock]
     #[arg(long, value_name = "SEED", value_parser = parse_seed, conflicts_with = "seed")]
     pub first_seed: Option<u64>,
-    /// Threads [default: as many as cores]
+    /// The number of threads [default: the number of cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
     /// Remove this guard, to see that it is caught (needs a build with --features mutants)
@@ -137,7 +137,7 @@ fn report_failure(args: &FuzzArgs, plan: &BagPlan) {
     println!("\nreplay:  {command} --seed {:#x}", plan.seed);
 }
 
-/// Other seeds each time; the first is printed.
+/// A seed that differs at each start; it is printed.
 fn seed_by_the_clock() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     splitmix64(since.as_nanos() as u64) >> 16 << 8

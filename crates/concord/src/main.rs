@@ -1,9 +1,9 @@
-//! The `concord` command. Read [`cli`] for what it can do, [`rack`] for the file that describes a
-//! rack, [`up`] for how a whole rack is started.
+//! The `concord` command. Read [`cli`] for its commands, [`rack`] for the file that describes a
+//! rack, and [`up`] for how a whole rack is started.
 //!
-//! Every error is one line on standard error, and an exit status that is not 0.
+//! Every error is one line on standard error, with an exit status other than 0.
 #![forbid(unsafe_code)]
-// What the lab's commands alone use of a rack's stays there in a build without them.
+// In a build without the lab's commands, the parts of a rack that only these use are unused.
 #![cfg_attr(not(feature = "lab"), allow(dead_code, unused_imports))]
 
 #[cfg(feature = "lab")]
@@ -42,10 +42,10 @@ use concord_runtime::{Context, Error};
 use cli::{CheckArgs, Cli, Command};
 use systems::{concordia, falcon, netcraq, store};
 
-/// The exit status of a check that showed nothing; a wrong command line has it, too.
+/// The exit status of a check without a result; a wrong command line has it, too.
 const NOT_SHOWN: u8 = 2;
 
-/// What a build without the feature `lab` says of the commands that it leaves out.
+/// The error for a command that this build leaves out for want of the feature `lab`.
 #[cfg(not(feature = "lab"))]
 const NO_LAB: &str = "this build has the commands of a rack alone, as `make up` builds it; `make build` \
                       builds target/release/concord, which simulates, reproduces and measures, too";
@@ -113,7 +113,8 @@ fn exit(done: Result<ExitCode, Error>) -> ExitCode {
     })
 }
 
-/// Of a command that checks something, where 1 says that it is wrong: nothing was shown.
+/// The exit status of a command that checks something, where 1 reports a violation: an error is no
+/// result.
 fn exit_of_check(done: Result<ExitCode, Error>) -> ExitCode {
     done.unwrap_or_else(|e| {
         eprintln!("concord: {e}");
@@ -122,12 +123,12 @@ fn exit_of_check(done: Result<ExitCode, Error>) -> ExitCode {
 }
 
 /// `concord check`: 0 if linearizable, 1 if not, 2 if the search gave up or the history cannot be
-/// read, 3 if too little was judged.
+/// read, 3 if too few operations were checked.
 fn check(args: &CheckArgs) -> ExitCode {
     exit_of_check(check_history(args))
 }
 
-/// `concord torture`, over a chain of switches if one is said.
+/// `concord torture`, over a chain of switches if the arguments name one.
 fn tortured(args: &torture::TortureArgs) -> Result<ExitCode, Error> {
     let Some(file) = &args.coord else { return torture::run(args, None) };
     let patience = Duration::from_secs(args.timeout);
@@ -135,7 +136,7 @@ fn tortured(args: &torture::TortureArgs) -> Result<ExitCode, Error> {
     torture::run(args, Some((place, layout.value_bytes)))
 }
 
-/// What is said beside an error about a history whose name is a rack file's.
+/// A hint beside an error about a history, if the file has the name of a rack file.
 fn hint_of_rack_file(path: &Path) -> &'static str {
     let is_toml = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("toml"));
     let hint = "; for a rack file, `concord status --config FILE` reads and checks it";

@@ -1,18 +1,18 @@
-//! The little that the command needs as a client: one HTTP request, and a few Redis commands.
+//! The network clients that the command needs: HTTP requests, and a few Redis commands.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Longest line of an answer's head, in bytes.
+/// The maximum length of a line in the head of an HTTP answer, in bytes.
 const HEAD_LINE_BYTES_MAX: u64 = 8 << 10;
-/// Longest answer that is read, in bytes.
+/// The maximum length of an answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// The body of `GET path`.
 ///
 /// # Errors
-/// The system's; or an answer that is not 200.
+/// The system's, or an answer other than 200.
 pub fn http_get(addr: SocketAddr, path: &str, timeout: Duration) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&addr, timeout)?;
     stream.set_read_timeout(Some(timeout))?;
@@ -33,10 +33,10 @@ pub fn http_get(addr: SocketAddr, path: &str, timeout: Duration) -> io::Result<V
     }
 }
 
-/// A request with a body, and with the rack's token: the answer's status, and its body.
+/// Sends a request with a body and the rack's token; returns the status and the body of the answer.
 ///
 /// # Errors
-/// The system's; or an answer that is no HTTP.
+/// The system's, or an answer that is not HTTP.
 pub fn http(
     addr: SocketAddr,
     method: &str,
@@ -53,7 +53,7 @@ pub fn http(
         "{method} {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\
          Authorization: Bearer {token}\r\nContent-Length: {length}\r\n\r\n"
     );
-    // Who refuses a long body does not read it to its end: what it answers says more.
+    // A server that refuses a long body does not read all of it; its answer gives the reason.
     let sent = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
     let mut answer = Vec::new();
     let read = stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer);
@@ -66,8 +66,8 @@ pub fn http(
     }
 }
 
-/// A connection that stays open from one request to the next, so that the server knows that its
-/// client is there.
+/// A connection that stays open between requests, so that the server knows that its client is
+/// there.
 #[derive(Debug, Default)]
 pub struct PersistentConnection {
     stream: Option<BufReader<TcpStream>>,
@@ -77,7 +77,7 @@ impl PersistentConnection {
     /// As [`http`] with GET and without a body.
     ///
     /// # Errors
-    /// The system's; or an answer that is no HTTP.
+    /// The system's, or an answer that is not HTTP.
     pub fn get(
         &mut self,
         addr: SocketAddr,
@@ -92,7 +92,7 @@ impl PersistentConnection {
         {
             return Ok(answer);
         }
-        // The other end may have closed it meanwhile; a GET may be sent twice.
+        // The server may have closed the connection meanwhile; a GET may be sent twice.
         let stream = TcpStream::connect_timeout(&addr, timeout)?;
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
@@ -131,14 +131,14 @@ impl PersistentConnection {
     }
 }
 
-/// A Redis reply as text: enough to show one.
+/// A Redis reply as text, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A string, number or nil, as text.
     Text(String),
     /// An error.
     Error(String),
-    /// Several.
+    /// An array.
     Array(Vec<Reply>),
 }
 
@@ -157,7 +157,7 @@ impl Redis {
         Redis::connect_as(addr, None, password, timeout)
     }
 
-    /// The same as a user of that name; without one as `default`.
+    /// Connects as this user, or as `default` without one.
     ///
     /// # Errors
     /// As [`Redis::connect`].
@@ -186,7 +186,7 @@ impl Redis {
     /// Executes one command.
     ///
     /// # Errors
-    /// The system's, or an answer that is no RESP2.
+    /// The system's, or an answer that is not RESP2.
     pub fn call(&mut self, args: &[&[u8]]) -> io::Result<Reply> {
         let mut request = format!("*{}\r\n", args.len()).into_bytes();
         for arg in args {
@@ -199,7 +199,7 @@ impl Redis {
     }
 }
 
-/// Replies nest at most this deep.
+/// The maximum nesting of replies.
 const DEPTH_MAX: usize = 8;
 
 fn read_reply(stream: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
@@ -234,7 +234,7 @@ fn read_reply(stream: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
 }
 
 impl Reply {
-    /// One line a value, nested ones indented.
+    /// One line for each value, with nested ones indented.
     pub fn lines(&self) -> Vec<String> {
         match self {
             Reply::Text(text) => text.lines().map(str::to_string).collect(),

@@ -1,9 +1,10 @@
-//! The section of docs/operate/problems.md about each line that `status` says is wrong.
+//! The section of docs/operate/problems.md about each problem that `status` reports.
 
 /// The page, as a path from the root of the repository.
 pub const PAGE: &str = "docs/operate/problems.md";
 
-/// A part of a line, and the anchor of the section about it. The first row that fits counts.
+/// A part of a problem's line, and the anchor of the section about it. The first row that matches
+/// counts.
 const SECTIONS: [(&str, &str); 44] = [
     ("its event loop is busy", "event-loop-busy"),
     ("which is of another rack, or has another place", "another-process-answers"),
@@ -51,8 +52,8 @@ const SECTIONS: [(&str, &str); 44] = [
     ("the time that keys expire by", "clock-behind"),
 ];
 
-/// Where [`PAGE`] says what a line of `status` means and what to do: "page#anchor". A line of which
-/// no section is known leads to the whole page.
+/// The place in [`PAGE`] that explains a line of `status` and what to do: "page#anchor". A line
+/// without a section leads to the page itself.
 #[must_use]
 pub fn section(line: &str) -> String {
     let known = SECTIONS.iter().find(|(part, _)| line.contains(part));
@@ -66,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    /// Each section of the page: its anchor, and the messages that it quotes.
+    /// The sections of the page: their anchors, and the messages that they quote.
     fn sections() -> Vec<(String, Vec<String>)> {
         let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(PAGE);
         let text = std::fs::read_to_string(page).unwrap();
@@ -91,7 +92,7 @@ mod tests {
         assert!(lost.is_empty(), "no sections of {PAGE}: {lost:?}");
     }
 
-    /// A message that a section begins with, or that is whole, leads there.
+    /// A message at the beginning of a section, or a complete one, leads to that section.
     #[test]
     fn quoted_messages_lead_to_their_sections() {
         let is_of_status = |anchor: &String| SECTIONS.iter().any(|(_, known)| known == anchor);
@@ -151,7 +152,7 @@ mod tests {
         for problem in all {
             let line = format!("PROBLEM: {problem}");
             assert!(section(&line).contains('#'), "{line}");
-            // A problem that is new here gets a row above and a section.
+            // A new problem needs a row above and a section.
             match problem {
                 Problem::SwitchIdsExhausted
                 | Problem::EpochsExhausted

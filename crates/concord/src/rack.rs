@@ -1,6 +1,6 @@
-//! The rack file: who runs where, and how. One format for `concord up --config` (where roles may be
-//! left out, and are then placed on this host) and for every role's `--config` (where they may
-//! not).
+//! The rack file: the roles of a rack, with their addresses and settings. `concord up --config` and
+//! every role's `--config` read the same format. Only `concord up` allows roles to be left out; it
+//! places them on this host.
 
 mod check;
 mod groups;
@@ -32,22 +32,22 @@ use crate::systems::{Cells, Queue};
 
 /// The version of the rack file's format.
 pub const VERSION: u32 = 1;
-/// Most replicas of a rack.
+/// The maximum number of replicas of a rack.
 pub const REPLICAS_MAX: u16 = 64;
-/// Most gateways of a rack.
+/// The maximum number of gateways of a rack.
 pub const GATEWAYS_MAX: u16 = 64;
-/// A switch says every 100 ms that it lives.
+/// The minimum of `switch_failure_ms`: a switch sends a keepalive every 100 ms.
 const SWITCH_FAILURE_MS_MIN: u64 = 250;
-/// What it is if nothing is said.
+/// The default of `switch_failure_ms`.
 const SWITCH_FAILURE_MS: u64 = 300;
-/// Most workers that `concord up` starts.
+/// The maximum number of workers that `concord up` starts.
 pub const WORKERS_MAX: u16 = 64;
-/// Most standby switches of a rack.
+/// The maximum number of standby switches of a rack.
 pub const STANDBYS_MAX: u16 = 4;
-/// Longest rack file.
+/// The maximum length of a rack file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A number of bytes, written as Redis does: 100mb, 1gb, 512k, 1000.
+/// A number of bytes, written as in Redis: 100mb, 1gb, 512k, 1000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
@@ -101,34 +101,33 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// Faults that are injected on purpose, for tests. Rates are packets of a million that pass the
-/// switch.
+/// Injected faults, for tests. Rates are per million packets that pass the switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Faults {
-    /// Dropped.
+    /// Packets that are dropped, per million.
     pub drop_per_million: u32,
-    /// Sent twice.
+    /// Packets that are duplicated, per million.
     pub duplicate_per_million: u32,
-    /// Held back until later ones have passed.
+    /// Packets that are held back until later ones have passed, per million.
     pub reorder_per_million: u32,
-    /// A sync of a replica's disk takes this many ms, and until then its file has nothing of it, or
-    /// half: `kill -9` then leaves what a power cut would.
+    /// The duration of each sync of a replica's disk, in ms. Until then its file has none or half
+    /// of the data, so that `kill -9` leaves what a power cut would.
     pub disk_hold_ms: u64,
-    /// A directory: no sync of a replica's disk ends while a file there is called as the replica's
-    /// log is, without its extension (`replica-2`).
+    /// A directory. No sync of a replica's disk ends while it has a file with the name of the
+    /// replica's log, without its extension (`replica-2`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_hang: Option<PathBuf>,
-    /// A directory: a replica changes one of its keys behind the log's back, once, when there is a
-    /// file there that is called as its log is, without its extension (`replica-2`).
+    /// A directory. A replica changes one of its keys once, without a record in its log, when the
+    /// directory has a file with the name of its log, without its extension (`replica-2`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<PathBuf>,
-    /// Every decision is drawn from it.
+    /// The seed of all decisions.
     pub seed: u64,
 }
 
 impl Faults {
-    /// As the switch names them.
+    /// The rates as the switch takes them.
     #[must_use]
     pub fn rates(&self) -> FaultRates {
         FaultRates {
@@ -139,14 +138,14 @@ impl Faults {
         }
     }
 
-    /// Whether any of the switch is on.
+    /// Whether any fault of the switch is on.
     #[must_use]
     pub fn any(&self) -> bool {
         self.drop_per_million | self.duplicate_per_million | self.reorder_per_million != 0
     }
 }
 
-/// Reads the address of a role's UDP socket: `10.0.0.7:7001`, or a host name, which is looked up
+/// Parses the address of a role's UDP socket: `10.0.0.7:7001`, or a host name, which is resolved
 /// once.
 pub fn udp_addr<'de, D: serde::Deserializer<'de>>(d: D) -> Result<SocketAddrV4, D::Error> {
     lookup(&String::deserialize(d)?).map_err(serde::de::Error::custom)
@@ -166,7 +165,7 @@ fn lookup(text: &str) -> Result<SocketAddrV4, String> {
     if port.parse::<u16>().is_err() || !port.bytes().all(|b| b.is_ascii_digit()) {
         return Err(no_port(port));
     }
-    // The system would take 10.1 for 10.0.0.1, as inet_aton does.
+    // The system would accept 10.1 for 10.0.0.1, as inet_aton does.
     if host.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
         return Err(format!(
             "{host:?} is no IPv4 address: write four numbers of 0 to 255, like 10.0.0.7"
@@ -184,14 +183,15 @@ fn lookup(text: &str) -> Result<SocketAddrV4, String> {
     v4.ok_or_else(|| format!("{text:?} has an IPv6 address only; roles talk over IPv4"))
 }
 
-/// Where clients on other hosts reach what listens at `listen`, on the host of `own`.
+/// The address at which clients on other hosts reach a socket that listens at `listen`, on the host
+/// of `own`.
 #[must_use]
 pub fn reached(listen: SocketAddr, own: SocketAddrV4) -> SocketAddr {
     let ip = if listen.ip().is_unspecified() { IpAddr::V4(*own.ip()) } else { listen.ip() };
     SocketAddr::new(ip, listen.port())
 }
 
-/// The controller: it decides which switch and which replicas are in use.
+/// The controller, which decides which switch and which replicas are in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ControllerPlace {
@@ -199,17 +199,17 @@ pub struct ControllerPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it
-    /// `concord status` cannot ask it.
+    /// The IP address and port at which it serves /metrics, /status and /health. Without it,
+    /// `concord status` cannot query the controller.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
     /// The file with its state: epochs and switch ids, locked and fsynced (trap T3). It must not be
-    /// lost: write an absolute path; a relative one is below the directory that the controller is
-    /// started in.
+    /// lost. Write an absolute path: a relative one is below the directory in which the controller
+    /// is started.
     pub state: PathBuf,
 }
 
-/// The active switch: every request passes it.
+/// The active switch, through which every request passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchPlace {
@@ -217,13 +217,13 @@ pub struct SwitchPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it
-    /// `concord status` cannot ask it.
+    /// The IP address and port at which it serves /metrics, /status and /health. Without it,
+    /// `concord status` cannot query the switch.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
 }
 
-/// A standby switch: it takes over when the active one is silent (Harmonia §6.3).
+/// A standby switch, which takes over when the active one is silent (Harmonia §6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StandbyPlace {
@@ -233,8 +233,8 @@ pub struct StandbyPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it
-    /// `concord status` cannot ask it.
+    /// The IP address and port at which it serves /metrics, /status and /health. Without it,
+    /// `concord status` cannot query the switch.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
 }
@@ -247,62 +247,64 @@ pub struct Rack {
     pub version: u32,
     /// The replication protocol.
     pub protocol: Protocol,
-    /// Whether the switch helps, and how.
+    /// How the switch helps the protocol.
     pub accel: Accel,
-    /// How a VR or Raft group answers a read without the switch's help, or where that does not do.
+    /// How a VR or Raft group answers reads that the switch does not help with.
     #[serde(skip_serializing_if = "Reads::is_default")]
     pub reads: Reads,
-    /// Where replicas keep the data.
+    /// Where replicas keep their data.
     pub engine: Engine,
-    /// What survives a power cut of all replicas.
+    /// Which writes survive a power cut of all replicas.
     pub durability: Durability,
-    /// The redis-server that is started with `engine = "redis"`.
+    /// The redis-server to start with `engine = "redis"`.
     pub redis_server: String,
-    /// Limit of the data at each replica, like `"512mb"`: writes that need memory are refused
-    /// beyond it. 0 is no limit, and less than 1mb is refused.
+    /// The maximum size of the data at each replica, such as `"512mb"`: writes that need memory are
+    /// refused beyond it. 0 is no limit, and less than 1mb is refused.
     #[schemars(with = "String")]
     pub maxmemory: Bytes,
-    /// About how much of the log each replica keeps in memory for replicas that were away; who
-    /// missed more copies the data.
+    /// The approximate size of the log that each replica keeps in memory for replicas that were
+    /// away; a replica that missed more copies the data.
     #[schemars(with = "String")]
     pub log_memory: Bytes,
-    /// How much memory each gateway has for replies that its clients have not read, at least 128mb;
-    /// one client may take a quarter of what is free of it. A client that leaves more unread waits;
-    /// if it reads nothing for 30 s it is disconnected.
+    /// The memory of each gateway for replies that its clients have not read, at least 128mb. One
+    /// client may use a quarter of what is free. A client that leaves more unread waits; if it
+    /// reads nothing for 30 s, it is disconnected.
     #[schemars(with = "String")]
     pub reply_memory: Bytes,
-    /// The longest value, or other argument, that a gateway takes from a client, 1mb to 64mb;
-    /// `CONFIG SET proto-max-bulk-len` changes it until the gateway starts again. What commands
-    /// make of a string has at most 64 MiB in any case.
+    /// The maximum length of a value, or other argument, that a gateway accepts from a client, 1mb
+    /// to 64mb; `CONFIG SET proto-max-bulk-len` changes it until the gateway restarts. A string
+    /// that results from commands has at most 64 MiB in any case.
     #[schemars(with = "String")]
     pub max_value: Bytes,
-    /// How often each replica reads all of its log on disk again to find damage, in seconds, at
-    /// most a year; 0 is never.
+    /// The interval at which each replica reads its whole log on disk again to find damage, in
+    /// seconds, at most a year; 0 is never.
     pub scrub_seconds: u64,
-    /// How often the replicas compare a part of their data, in ms, at most an hour; 0 is never. A
-    /// part has about 1,024 keys. Memory engine.
+    /// The interval at which the replicas compare a part of their data, in ms, at most an hour; 0
+    /// is never. A part has about 1,024 keys. Memory engine.
     pub compare_ms: u64,
-    /// With the Redis engine: how long a script that has changed something may take, in seconds, 5
-    /// to 3,600; beyond that it has no end, and costs a replica its redis-server.
+    /// With the Redis engine: the maximum time of a script that has changed something, in seconds,
+    /// 5 to 3,600. A script that takes longer is taken for an endless one, and costs a replica its
+    /// redis-server.
     pub script_seconds: u64,
     /// The password that clients must AUTH with; empty for none.
     pub requirepass: String,
-    /// MGET, EXISTS and TOUCH of several keys read each key by itself: faster, and not atomic.
+    /// Whether MGET, EXISTS and TOUCH of several keys read each key by itself: faster, and not
+    /// atomic.
     pub split_reads: bool,
-    /// Keys of Redis clients that begin so are those of the rack's chain of switches, at every
-    /// gateway; empty, they are the store's.
+    /// The prefix of the keys that Redis clients find in the rack's chain of switches, at every
+    /// gateway. If it is empty, all keys are the store's.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub coord_prefix: String,
-    /// Length of a lease, in ms: about how long a rack pauses after a member died (trap T2); at
-    /// most an hour, as `failure_ms`.
+    /// The duration of a lease, in ms: about the time that a rack pauses after a member died (trap
+    /// T2); at most an hour, as `failure_ms`.
     pub lease_ms: u64,
-    /// A replica that is silent for this long is removed, in ms.
+    /// The time of silence after which a replica is removed, in ms.
     pub failure_ms: u64,
-    /// A switch that is silent for this long is replaced by a standby, in ms; 300 if left out, or
+    /// The time of silence after which a switch is replaced by a standby, in ms. By default 300, or
     /// `failure_ms` if that is less.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch_failure_ms: Option<u64>,
-    /// Replies to reads pass the switch too, as they do where the switch is hardware.
+    /// Whether replies to reads pass the switch too, as they do if the switch is hardware.
     pub replies_via_switch: bool,
     /// The switch's dirty set.
     pub table: Table,
@@ -315,7 +317,7 @@ pub struct Rack {
     /// The keys of a chain of switches.
     #[serde(skip_serializing_if = "Cells::is_default")]
     pub chain: Cells,
-    /// Injected faults.
+    /// Injected faults, for tests.
     pub faults: Faults,
     /// The controller.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -332,7 +334,7 @@ pub struct Rack {
     /// The gateways.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gateway: Vec<GatewayPlace>,
-    /// Groups beside the one that the top level describes.
+    /// Further groups beside the one that the top level describes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub group: Vec<GroupPlace>,
 }
@@ -377,20 +379,19 @@ impl Default for Rack {
 }
 
 impl Rack {
-    /// Reads and checks a rack file, which may leave out what `concord up` then places.
+    /// Reads and checks a rack file, from which roles may be missing that `concord up` then places.
     ///
     /// # Errors
-    /// One line with the file, the line and what is wrong there.
+    /// One line with the file, the line, and the mistake.
     pub fn read(path: &Path) -> Result<Rack, Error> {
         let text = read_text(path)?;
         Rack::parse(&text).map_err(|e| Error::new(format!("{}{e}", path.display())))
     }
 
-    /// Reads and checks a rack file that names every role, as one that runs, or is looked at, needs
-    /// it.
+    /// Reads and checks a rack file that must name every role, since the rack runs or is examined.
     ///
     /// # Errors
-    /// One line with the file, the line and what is wrong there, or the section that is missing.
+    /// One line with the file, the line and the mistake, or with the missing section.
     pub fn read_whole(path: &Path) -> Result<Rack, Error> {
         let text = read_text(path)?;
         let rack = Rack::parse(&text);
@@ -399,7 +400,7 @@ impl Rack {
         whole.map_err(|e| Error::new(format!("{}{e}", path.display())))
     }
 
-    /// What the switch's programs are told of themselves.
+    /// The settings of the switch's programs.
     pub fn sections(&self) -> Sections {
         let (table, queue) = (self.table.settings(), self.queue.layout());
         let key_groups = self.key_groups.settings();
@@ -407,12 +408,12 @@ impl Rack {
         Sections { table, queue, key_groups, chain, ..Sections::DEFAULT }
     }
 
-    /// What the switch runs for the group that the top level describes.
+    /// The switch program for the group that the top level describes.
     pub fn program(&self) -> Program {
         self.accel.program(self.protocol)
     }
 
-    /// The file's text.
+    /// The text of the file.
     ///
     /// # Errors
     /// If it cannot be written as TOML.
@@ -420,35 +421,35 @@ impl Rack {
         toml::to_string(self).map_err(|e| Error::new(format!("cannot write the rack file: {e}")))
     }
 
-    /// The controller, which a role cannot do without.
+    /// The controller, which every role needs.
     ///
     /// # Errors
-    /// If the file names none.
+    /// If the file does not name one.
     pub fn controller(&self) -> Result<&ControllerPlace, Error> {
         self.controller.as_ref().ok_or_else(|| missing("[controller]"))
     }
 
-    /// The switch, which a role cannot do without.
+    /// The switch, which every role needs.
     ///
     /// # Errors
-    /// If the file names none.
+    /// If the file does not name one.
     pub fn switch(&self) -> Result<&SwitchPlace, Error> {
         self.switch.as_ref().ok_or_else(|| missing("[switch]"))
     }
 
-    /// Lease length in ns.
+    /// The duration of a lease, in ns.
     #[must_use]
     pub fn lease_ns(&self) -> u64 {
         self.lease_ms.saturating_mul(MS)
     }
 
-    /// Time until a silent replica is taken out, in ns.
+    /// The time of silence after which a replica is removed, in ns.
     #[must_use]
     pub fn failure_ns(&self) -> u64 {
         self.failure_ms.saturating_mul(MS)
     }
 
-    /// Time until a silent switch is replaced, in ns.
+    /// The time of silence after which a switch is replaced, in ns.
     #[must_use]
     pub fn switch_failure_ns(&self) -> u64 {
         let ms = self.switch_failure_ms.unwrap_or(SWITCH_FAILURE_MS);
@@ -460,7 +461,7 @@ fn missing(section: &str) -> Error {
     Error::new(format!("there is no {section}; `concord up` writes a complete rack file"))
 }
 
-/// The text of a rack file.
+/// Reads the text of a rack file.
 fn read_text(path: &Path) -> Result<String, Error> {
     let name = path.display();
     let cannot = |e| Error::new(format!("cannot read {name}: {e}"));
@@ -477,18 +478,18 @@ fn read_text(path: &Path) -> Result<String, Error> {
         .map_err(|_| Error::new(format!("{name} is no text file: it has bytes that are not UTF-8")))
 }
 
-/// Names the rack file before an error about what it says.
+/// Adds the name of the rack file to an error about its content.
 pub fn in_file(path: &Path) -> impl Fn(Error) -> Error {
     move |e| Error::new(format!("{}: {e}", path.display()))
 }
 
-/// A mistake that only the role that it concerns finds, with the file and the line.
+/// The error for a mistake that only the affected role finds, with the file and the line.
 pub fn mistake_in(path: &Path, mistake: &Mistake) -> Error {
     let text = read_text(path).unwrap_or_default();
     Error::new(format!("{}{}", path.display(), mistake.in_file(&text)))
 }
 
-/// Where the file says `place`: `rack.toml:7`.
+/// The line of the file with `place`, as `rack.toml:7`.
 pub fn line_of(path: &Path, place: &str) -> String {
     let text = read_text(path).unwrap_or_default();
     let line = Mistake::at(place, "").line_in(&text);
@@ -496,7 +497,7 @@ pub fn line_of(path: &Path, place: &str) -> String {
     format!("{}{line}", path.display())
 }
 
-/// A section's header; those of workers, owners, memory nodes and a chain's switches are always
+/// The header of a role's section. Workers, owners, memory nodes and a chain's switches are always
 /// within a group.
 fn section_of(role: &str) -> String {
     let role = if role == "node" { "memory" } else { role };
@@ -504,10 +505,10 @@ fn section_of(role: &str) -> String {
     format!("[[{}{role}]]", if is_grouped { "group." } else { "" })
 }
 
-/// The entry of node `wanted`; the only one if none is wanted.
+/// The entry of the node `wanted`, or the only entry if `wanted` is `None`.
 ///
 /// # Errors
-/// One line that names the numbers there are.
+/// One line that names the existing numbers.
 pub fn pick<'a, T>(
     role: &str,
     all: &'a [T],
@@ -529,13 +530,13 @@ pub fn pick<'a, T>(
     })
 }
 
-/// As the wire names it.
+/// The address in the form of the wire format.
 #[must_use]
 pub fn wire(addr: SocketAddrV4) -> Addr {
     Addr { ip: u32::from(*addr.ip()), port: addr.port() }
 }
 
-/// This host, for its own processes.
+/// The address of this host, for its own processes.
 pub const LOCALHOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 #[cfg(test)]

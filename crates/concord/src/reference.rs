@@ -18,7 +18,7 @@ The rack file and the commands, as `concord reference` prints them from the code
 `CONCORD_BLESS=1 cargo test -p concord reference`. How they are used: docs/operate/operations.md.
 ";
 
-/// A rack on several hosts.
+/// The example of a rack on several hosts.
 const EXAMPLE: &str = "\
 version = 1
 
@@ -90,7 +90,7 @@ fn reference() -> String {
     linked(&out)
 }
 
-/// Documents that help texts name, as links from this one.
+/// Turns documents that help texts name into links from the reference.
 fn linked(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -111,7 +111,7 @@ fn linked(text: &str) -> String {
     out
 }
 
-/// The sections of the rack file, each with its keys.
+/// Writes the sections of the rack file, with their keys.
 fn rack_file(out: &mut String) {
     let schema = schema_for!(Rack).to_value();
     *out += "
@@ -138,7 +138,7 @@ fit together: one line with the file's name and the number of the line.
     write_sections(&schema, "", sections, out);
 }
 
-/// Sections, and those within them.
+/// Writes sections, and those within them.
 fn write_sections(
     root: &Value,
     within: &str,
@@ -154,7 +154,8 @@ fn write_sections(
     }
 }
 
-/// A table of the plain keys of a section; its own sections: name, schema, whether it is a list.
+/// Writes a table of the plain keys of a section; returns its subsections: name, schema, and
+/// whether it is a list.
 fn keys<'a>(
     root: &'a Value,
     section: &'a Value,
@@ -194,7 +195,7 @@ fn keys<'a>(
     sections
 }
 
-/// What a key's own schema refers to.
+/// Follows the reference in a key's schema.
 fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     let one_of_two =
         schema["anyOf"].as_array().and_then(|any| any.iter().find(|s| s["type"] != "null"));
@@ -203,7 +204,7 @@ fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     name.map_or(schema, |name| &root["$defs"][name])
 }
 
-/// What may stand there.
+/// The possible values of a key.
 fn values(schema: &Value) -> String {
     let constants = |all: &Vec<Value>| -> Vec<String> {
         all.iter()
@@ -234,7 +235,7 @@ fn text(schema: &Value, name: &str) -> String {
     schema[name].as_str().unwrap_or_default().replace('\n', " ").replace('|', "\\|")
 }
 
-/// A command, its flags and its own commands.
+/// Writes a command, its flags and its subcommands.
 fn describe(command: &Command, out: &mut String) {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
@@ -257,7 +258,7 @@ fn describe(command: &Command, out: &mut String) {
     }
 }
 
-/// How an argument is written.
+/// The notation of an argument.
 fn written(arg: &Arg) -> String {
     let value = arg.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
     match (arg.get_long(), value) {
@@ -269,7 +270,7 @@ fn written(arg: &Arg) -> String {
     }
 }
 
-/// What an argument means, what it may be, and what it is if it is not said.
+/// The meaning of an argument, its possible values, and its default.
 fn help(arg: &Arg) -> String {
     let mut help = arg.get_help().map(ToString::to_string).unwrap_or_default().replace('\n', " ");
     let possible = arg.get_possible_values();

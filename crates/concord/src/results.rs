@@ -1,6 +1,6 @@
-//! The files that a bench, a figure or a simulated network leaves: a table for a person, CSV with
-//! where it comes from, one SVG plot: lines over one axis, bars from the least to the most of a
-//! point's runs, the legend beside the chart.
+//! The files with the results of a bench, a figure or a simulated network: a table for a person,
+//! CSV with its provenance, and an SVG plot. A plot has lines over one axis, a bar from the minimum
+//! to the maximum of each point's runs, and the legend beside the chart.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -11,27 +11,28 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Width of a chart with its axes in pixels; the legend's is added to it.
+/// The width of a chart with its axes, in pixels; the width of the legend is added to it.
 const CHART_WIDTH: u32 = 900;
-/// Height of a plot in pixels, unless the legend is higher.
+/// The minimum height of a plot, in pixels; a legend may need more.
 const HEIGHT_MIN: u32 = 560;
-/// Size of the legend's text as plotters counts it: 1.24 times the pixels of the SVG.
+/// The size of the legend's text as plotters counts it: 1.24 times the pixels of the SVG.
 const LEGEND_TEXT: u32 = 17;
-/// Pixels that a character of it may take: 0.66 em, more than wide fonts need on average.
+/// The width assumed for a character of the legend, in pixels: 0.66 em, more than wide fonts need
+/// on average.
 const LEGEND_CHAR: u32 = 9;
-/// Height of a line of the legend in pixels.
+/// The height of a line of the legend, in pixels.
 const LEGEND_LINE: u32 = 22;
-/// Pixels above the legend's first line, which begins where the chart does.
+/// The space above the legend's first line, which begins at the height of the chart, in pixels.
 const LEGEND_TOP: u32 = 40;
-/// Length of a series' stroke in the legend in pixels.
+/// The length of a series' stroke in the legend, in pixels.
 const LEGEND_STROKE: u32 = 24;
-/// Pixels left of the stroke, between it and the name, and right of the name.
+/// The space left of the stroke, between it and the name, and right of the name, in pixels.
 const LEGEND_GAP: u32 = 8;
-/// The offset of two neighbouring series at one of [`Scale::Places`], at most: enough that their
-/// bars do not cover each other.
+/// The maximum offset between two neighbouring series at one of [`Scale::Places`]: enough that
+/// their bars do not cover each other.
 const OFFSET_MAX: f64 = 0.05;
-/// The offset of the first and the last series, at most: below 1, the distance of two places, so
-/// that it is clear which place a bar belongs to.
+/// The maximum offset between the first and the last series: below 1, the distance of two places,
+/// so that it is clear which place a bar belongs to.
 const OFFSETS_MAX: f64 = 0.6;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
@@ -46,7 +47,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Without rows.
+    /// A table without rows.
     pub fn new(columns: &[&'static str]) -> Table {
         Table { columns: columns.to_vec(), rows: Vec::new() }
     }
@@ -56,7 +57,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Prints the last row as it comes, so that long work shows progress.
+    /// Prints the last row, so that long work shows its progress.
     pub fn print_last(&self) {
         if self.rows.len() == 1 {
             println!("{}", self.columns.join(", "));
@@ -66,7 +67,7 @@ impl Table {
         }
     }
 
-    /// Prints all of it, aligned.
+    /// Prints the table, aligned.
     pub fn print(&self) {
         let width = |i: usize| {
             let cells = self.rows.iter().filter_map(|r| r.get(i)).map(String::len);
@@ -85,7 +86,7 @@ impl Table {
     }
 }
 
-/// Where results go.
+/// The directory of results.
 #[derive(Clone, Debug)]
 pub struct Results {
     dir: PathBuf,
@@ -94,49 +95,49 @@ pub struct Results {
 }
 
 impl Results {
-    /// Below `out`, in `bench/`.
+    /// The directory `bench/` below `out`.
     ///
     /// # Errors
-    /// If the directory cannot be made.
+    /// If it cannot be created.
     pub fn new(out: &Path) -> Result<Results, Error> {
         Results::below(out, "bench")
     }
 
-    /// Below `out`, in `name`/.
+    /// The directory `name` below `out`.
     ///
     /// # Errors
-    /// If the directory cannot be made.
+    /// If it cannot be created.
     pub fn below(out: &Path, name: &str) -> Result<Results, Error> {
         let dir = out.join(name);
         std::fs::create_dir_all(&dir).cannot(format!("make the directory {}", dir.display()))?;
         Ok(Results { dir, is_quiet: false, about: Vec::new() })
     }
 
-    /// Without a line for every file.
+    /// The same, without a message for every file.
     #[must_use]
     pub fn quiet(self) -> Results {
         Results { is_quiet: true, ..self }
     }
 
-    /// With these lines at the head of each CSV file, and as the description of each plot.
+    /// The same, with these lines at the head of each CSV file and as the description of each plot.
     #[must_use]
     pub fn about(self, about: Vec<String>) -> Results {
         Results { about, ..self }
     }
 
-    /// Those lines.
+    /// The lines at the head of each CSV file.
     #[must_use]
     pub fn about_text(&self) -> String {
         self.about.iter().map(|line| format!("# {line}")).collect::<Vec<_>>().join("\n")
     }
 
-    /// The path of a file among them.
+    /// The path of a file in the directory.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// Says that a file was written.
+    /// Prints that a file was written.
     pub fn say(&self, path: &Path) {
         if !self.is_quiet {
             println!("wrote {}", path.display());
@@ -188,20 +189,20 @@ fn describe(path: &Path, about: &[String]) -> std::io::Result<()> {
     std::fs::write(path, described)
 }
 
-/// The first line that a command prints.
+/// The first line of a command's output.
 fn first_line(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output();
     let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
     text.lines().next().unwrap_or("unknown").to_string()
 }
 
-/// The load of the machine over the last minute; figures of a busy one mean little.
+/// The load of the machine over the last minute; measurements on a busy machine mean little.
 pub fn load_average() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or("unknown").to_string()
 }
 
-/// Where results come from: commit, date, command, machine, load.
+/// The provenance of results: commit, date, command, machine, load.
 pub fn provenance() -> String {
     let commit = first_line("git", &["describe", "--always", "--dirty", "--abbrev=12"]);
     let line: Vec<String> = std::env::args().collect();
@@ -218,40 +219,40 @@ pub fn provenance() -> String {
     )
 }
 
-/// What stands on the x axis.
+/// The layout of the x axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Places 1, 2, ...
+    /// Places 1, 2, ... for named values.
     Places,
-    /// Values from 0 on.
+    /// Numeric values, from 0 on.
     Values,
 }
 
-/// What is drawn of a point's runs: a dot, and a bar from the least to the most of them.
+/// A point of a plot: a dot, and a bar from the minimum to the maximum of its runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mark {
-    /// Where on the x axis.
+    /// The position on the x axis.
     pub x: f64,
-    /// The only run's value, or the median or mean of the runs.
+    /// The value of the only run, or the median or mean of the runs.
     pub y: f64,
-    /// The least of the runs: `y` if there is one.
+    /// The minimum of the runs; `y` if there is only one.
     pub low: f64,
-    /// The most of the runs: `y` if there is one.
+    /// The maximum of the runs; `y` if there is only one.
     pub high: f64,
 }
 
 impl Mark {
-    /// Of one run: it has no bar.
+    /// The point of one run, without a bar.
     pub fn one(x: f64, y: f64) -> Mark {
         Mark { x, y, low: y, high: y }
     }
 
-    /// At the median of runs; `None` if there are no runs.
+    /// The point at the median of runs; `None` if there are no runs.
     pub fn at_median(x: f64, values: &[f64]) -> Option<Mark> {
         Mark::many(x, median(values), values)
     }
 
-    /// At the mean of runs; `None` if there are no runs.
+    /// The point at the mean of runs; `None` if there are no runs.
     pub fn at_mean(x: f64, values: &[f64]) -> Option<Mark> {
         Mark::many(x, values.iter().sum::<f64>() / values.len() as f64, values)
     }
@@ -262,7 +263,7 @@ impl Mark {
         Some(Mark { x, y, low, high })
     }
 
-    /// The same, with y in units of `unit`.
+    /// The same point, with y in units of `unit`.
     #[must_use]
     pub fn in_units_of(self, unit: f64) -> Mark {
         Mark { y: self.y / unit, low: self.low / unit, high: self.high / unit, ..self }
@@ -273,20 +274,20 @@ impl Mark {
     }
 }
 
-/// Lines over one axis.
+/// A plot: lines over one axis.
 #[derive(Clone, Debug)]
 pub struct Plot {
-    /// Above it.
+    /// The title above the chart.
     pub title: String,
-    /// What x is.
+    /// The label of the x axis.
     pub x: &'static str,
-    /// What y is, from 0.
+    /// The label of the y axis, which begins at 0.
     pub y: &'static str,
-    /// Names of x values, from 1; the number if empty.
+    /// The names of the x values, from 1; the number itself if empty.
     pub x_names: Vec<String>,
-    /// How the x axis is laid out.
+    /// The layout of the x axis.
     pub scale: Scale,
-    /// Name and points.
+    /// The name and the points of each series.
     pub series: Vec<(String, Vec<Mark>)>,
 }
 
@@ -310,7 +311,7 @@ impl Plot {
         self.series.iter().flat_map(|(_, marks)| marks)
     }
 
-    /// How far right of its place a series is drawn.
+    /// The offset to the right with which a series is drawn.
     fn offset(&self, series: usize) -> f64 {
         if self.scale != Scale::Places || !self.marks().any(Mark::has_bar) {
             return 0.0;
@@ -319,7 +320,7 @@ impl Plot {
         (series as f64 - (count - 1.0) / 2.0) * OFFSET_MAX.min(OFFSETS_MAX / count)
     }
 
-    /// The axes with their names, and room for all marks and bars.
+    /// Draws the axes with their labels, with room for all points and bars.
     fn draw_axes<'a>(&self, area: &Area<'a>) -> Result<Chart<'a>, Box<dyn std::error::Error>> {
         let x_max = self.marks().map(|mark| mark.x).fold(0.0, f64::max);
         let y_max = self.marks().map(|mark| mark.y.max(mark.high)).fold(1e-3, f64::max) * 1.05;
@@ -354,13 +355,13 @@ impl Plot {
         Ok(chart)
     }
 
-    /// Enough for the longest name.
+    /// The width of the legend, enough for the longest name, in pixels.
     fn legend_width(&self) -> u32 {
         let chars = self.series.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         LEGEND_STROKE + 3 * LEGEND_GAP + LEGEND_CHAR * chars as u32
     }
 
-    /// A line for each series, in `area`, which is as wide as [`Plot::legend_width`].
+    /// Draws a line for each series in `area`, which is as wide as [`Plot::legend_width`].
     fn draw_legend(&self, area: &Area<'_>) -> Drawing {
         let (begin, end) = (LEGEND_GAP as i32, (LEGEND_GAP + LEGEND_STROKE) as i32);
         let text = TextStyle::from(("sans-serif", LEGEND_TEXT).into_font())
@@ -380,7 +381,7 @@ fn color(series: usize) -> RGBAColor {
     Palette99::pick(series).to_rgba()
 }
 
-/// A series: bars below its line and its dots.
+/// Draws a series: bars below its line and its dots.
 fn draw_line(chart: &mut Chart<'_>, marks: &[Mark], offset: f64, color: RGBAColor) -> Drawing {
     let bars = marks.iter().filter(|mark| mark.has_bar()).map(|mark| {
         let x = mark.x + offset;
@@ -393,7 +394,7 @@ fn draw_line(chart: &mut Chart<'_>, marks: &[Mark], offset: f64, color: RGBAColo
     Ok(())
 }
 
-/// A number on an axis.
+/// A number as the label of an axis.
 fn short(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{:.1} M", v / 1e6),
@@ -402,7 +403,8 @@ fn short(value: f64) -> String {
     }
 }
 
-/// The middle of `values`, which must be there; the mean of the two middles if they are even.
+/// The median of `values`, which must not be empty; with an even number of values, the mean of the
+/// two in the middle.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -481,7 +483,7 @@ mod tests {
         attribute(element, name).parse().unwrap()
     }
 
-    /// A plot of `series`, drawn.
+    /// The SVG of a plot of `series`.
     fn drawn(name: &str, scale: Scale, series: Vec<(String, Vec<Mark>)>) -> String {
         let out = std::env::temp_dir().join(format!("concord-{name}-{}.svg", std::process::id()));
         let title = "t".to_string();
@@ -491,7 +493,7 @@ mod tests {
         svg
     }
 
-    /// Vertical strokes in a series' colour: x, upper and lower end.
+    /// The vertical strokes in the colour of a series: x, upper and lower end.
     fn bars(svg: &str, series: usize) -> Vec<(f64, f64, f64)> {
         let RGBAColor(r, g, b, _) = color(series);
         let stroke = format!("#{r:02X}{g:02X}{b:02X}");

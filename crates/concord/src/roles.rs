@@ -1,5 +1,5 @@
-//! The roles that every rack has, as processes: from the rack file to the runtime. Those of a
-//! system are in its folder of [`crate::systems`].
+//! The roles that every rack has, as processes, built from the rack file. The roles of a system are
+//! in its folder of [`crate::systems`].
 
 use concord_control::{ControllerConfig, Recover};
 use concord_core::Incarnation;
@@ -18,9 +18,9 @@ use concord_wire::{Addr, GroupId};
 use crate::cli::{ControllerArgs, LogCommand, LogCommandArgs, SwitchArgs};
 use crate::rack::{Group, Rack, in_file, pick, pick_member, wire};
 
-/// Nobody's address.
+/// The unspecified address.
 const NOBODY: Addr = Addr { ip: 0, port: 0 };
-/// The controller, and the switch that is the active one at first.
+/// The node number of the controller, and of the switch that is active at first.
 const FIRST: u16 = 1;
 
 /// `concord controller`.
@@ -39,7 +39,7 @@ pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
         switch_failure_ns: rack.switch_failure_ns(),
         fresh: args.fresh,
         recover: args.recover.then_some(Recover { gone: gone(&groups, &args.gone)? }),
-        // The rack's number is drawn by the role.
+        // The role draws the number of the rack.
         ..ControllerConfig::new(groups.iter().map(Group::setup).collect(), wire(own.addr))
     };
     controller_role::run(
@@ -48,7 +48,7 @@ pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
     )
 }
 
-/// Who is gone for good: `2`, or `sessions:2` where there are several groups.
+/// Parses the replicas that are gone for good: `2`, or `sessions:2` if there are several groups.
 fn gone(groups: &[Group<'_>], said: &[String]) -> Result<Vec<(GroupId, u16)>, Error> {
     let one = |text: &String| {
         let (name, node) = match text.split_once(':') {
@@ -118,19 +118,20 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
     switch_role::run(&place, &setup)
 }
 
-/// The groups' names, for logs and status.
+/// The names of the groups, for logs and status.
 fn names(groups: &[Group<'_>]) -> GroupNames {
     GroupNames::new(groups.iter().map(|group| (group.id, group.name.to_string())))
 }
 
-/// Prints what the programs take of an ASIC together. An error if that is more than there is.
+/// Prints the resources of an ASIC that the programs need together. Returns an error if that is
+/// more than it has.
 fn describe(programs: &[Program], sections: Sections) -> Result<(), Error> {
     let report = together(programs, sections)?;
     crate::status::print(&format!("{report}\n"))?;
     report.excess(&ASIC).map_or(Ok(()), |excess| Err(Error::new(excess)))
 }
 
-/// What the programs take of an ASIC together; at least one.
+/// The resources of an ASIC that the programs need together. `programs` must not be empty.
 ///
 /// # Errors
 /// If one cannot be loaded.
@@ -159,7 +160,7 @@ pub fn log(args: &LogCommandArgs) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    /// Who is gone is said with its group where there are several.
+    /// A replica that is gone is named with its group if there are several.
     #[test]
     fn bug_17_7_missing_node_is_named_with_its_group() {
         let one = Rack::default();

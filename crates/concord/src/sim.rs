@@ -1,6 +1,6 @@
-//! `concord sim`: replays one seed or experiment file, or swarms over many, shrinks what fails, and
-//! says how to replay it. What is a system's is with it ([`crate::systems`]), what does the work is
-//! `concord-sim`.
+//! `concord sim`: replays a seed or an experiment file, or runs swarms over many seeds, makes
+//! failing plans smaller, and says how to replay them. The part of each system is in
+//! [`crate::systems`]; the work is done by `concord-sim`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::systems::simulated::Simulated;
 use crate::systems::store::{Accel, Reads};
 
-/// What making a failing plan smaller may take: a minute or two. A run without progress has
+/// The maximum effort to make a failing plan smaller: a minute or two. A run without progress has
 /// millions of events.
 pub(crate) const SHRINK_EFFORT: Effort = Effort { runs_max: 2_000, steps_max: 50_000_000 };
 
@@ -37,38 +37,39 @@ Examples:
 The same seed or plan gives the same digest on every machine and in every build. The exit status is
 0 if nothing was wrong, 1 if something was, 2 if it could not run.")]
 pub struct SimArgs {
-    /// Whose racks are simulated
+    /// The system whose racks are simulated
     #[arg(long, value_enum, default_value_t)]
     pub system: Simulated,
-    /// Whether the switch helps; drawn by the seed if not given
+    /// How the switch helps the protocol [default: drawn from the seed]
     #[arg(long, value_enum)]
     pub accel: Option<Accel>,
-    /// How replicas replicate; drawn by the seed if not given
+    /// The replication protocol [default: drawn from the seed]
     #[arg(long, value_name = "NAME", value_parser = parse_protocol)]
     pub protocol: Option<Protocol>,
-    /// How Raft without the switch's help answers reads in every seed [default: as drawn]
+    /// How Raft answers reads without the switch's help, in every seed [default: drawn from the
+    /// seed]
     #[arg(long, value_enum, conflicts_with = "plan")]
     pub reads: Option<Reads>,
-    /// Every seed draws sizes that make its run long (keys to 4 KB, values to 1 MiB, replies of
-    /// thousands of elements, thousands of keys due at once), not one of sixteen
+    /// Draw sizes that make runs long in every seed, instead of one in sixteen: keys up to 4 KB,
+    /// values up to 1 MiB, replies of thousands of elements, thousands of keys that expire at once
     #[arg(long, conflicts_with = "plan")]
     pub heavy: bool,
-    /// Replay this one seed
+    /// Replay this seed
     #[arg(long, value_name = "SEED", value_parser = parse_seed, conflicts_with = "plan")]
     pub seed: Option<u64>,
     /// Run an experiment file
     #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["accel", "protocol"])]
     pub plan: Option<PathBuf>,
-    /// Swarm for so long [default: 1]
+    /// The duration of a swarm, in minutes [default: 1]
     #[arg(long, value_name = "MINUTES", conflicts_with_all = ["seed", "plan"])]
     pub minutes: Option<f64>,
-    /// Swarm over so many seeds
+    /// The number of seeds of a swarm
     #[arg(long, value_name = "N", conflicts_with_all = ["seed", "plan"])]
     pub seeds: Option<u64>,
     /// The first seed of a swarm [default: by the clock]
     #[arg(long, value_name = "SEED", value_parser = parse_seed, conflicts_with_all = ["seed", "plan"])]
     pub first_seed: Option<u64>,
-    /// Threads of a swarm [default: as many as cores]
+    /// The number of threads of a swarm [default: the number of cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
     /// Remove this guard, to see that its absence is caught (needs a build with --features mutants)
@@ -80,13 +81,13 @@ pub struct SimArgs {
     /// Draw a space-time diagram of the run
     #[arg(long, value_name = "FILE.html|.svg")]
     pub trace: Option<PathBuf>,
-    /// The part of the run that is drawn, in ms of virtual time [default: its end]
+    /// The part of the run to draw, in ms of virtual time [default: its end]
     #[arg(long, value_name = "FROM..TO", value_parser = parse_window, requires = "trace")]
     pub window: Option<Window>,
     /// Write every packet of the run as a capture for tcpdump or Wireshark
     #[arg(long, value_name = "FILE.pcap")]
     pub pcap: Option<PathBuf>,
-    /// Where the shrunken plan of a failing swarm goes
+    /// The directory for the reduced plan of a failing swarm
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub failures_dir: PathBuf,
 }
@@ -100,7 +101,7 @@ fn parse_window(text: &str) -> Result<Window, String> {
     }
 }
 
-/// Runs the command: 0 if nothing was wrong, 1 if something was.
+/// Runs the command; returns 0 if there was no violation, 1 if there was.
 ///
 /// # Errors
 /// A file that cannot be read, written or understood; a guard that this build cannot remove.
@@ -110,10 +111,10 @@ pub fn run_command(args: &SimArgs) -> Result<ExitCode, Error> {
     args.system.simulate(args, guards)
 }
 
-/// How a swarm is to go on.
+/// The options of a swarm.
 ///
 /// # Errors
-/// A time that is none.
+/// A duration that is not possible.
 pub(crate) fn options_of(args: &SimArgs, guards: Guards) -> Result<SwarmOptions, Error> {
     let minutes = match (args.minutes, args.seeds) {
         (None, None) => Some(1.0),
@@ -132,7 +133,7 @@ pub(crate) fn options_of(args: &SimArgs, guards: Guards) -> Result<SwarmOptions,
     })
 }
 
-/// What a run is said to be, and how the process ends.
+/// Prints the verdict on a run; returns the exit status.
 pub(crate) fn verdict(violation: Option<&str>) -> ExitCode {
     match violation {
         None => {
@@ -146,7 +147,7 @@ pub(crate) fn verdict(violation: Option<&str>) -> ExitCode {
     }
 }
 
-/// Says what it took to make a plan smaller.
+/// Prints the effort that it took to make a plan smaller.
 pub(crate) fn say_effort<P>(shrunk: &Shrunk<P>) {
     let (runs, steps) = (shrunk.runs, shrunk.steps);
     let end = if shrunk.is_cut_short {
@@ -161,14 +162,14 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Other seeds each time; the first is printed.
+/// A seed that differs at each start; it is printed.
 fn seed_by_the_clock() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Short enough to be typed, far enough apart that two swarms do not overlap.
+    // Short enough to type, and far enough apart that two swarms do not overlap.
     splitmix64(since.as_nanos() as u64) >> 16 << 8
 }
 
-/// A bar that goes by seeds if their number is known, else by seconds.
+/// A progress bar by seeds if their number is known, otherwise by seconds.
 pub(crate) fn progress_bar(options: &SwarmOptions) -> ProgressBar {
     let seconds = options.time.map_or(0, |time| time.as_secs());
     let (length, unit) = options.seeds.map_or((seconds, "s"), |seeds| (seeds, "seeds"));
@@ -180,7 +181,7 @@ pub(crate) fn progress_bar(options: &SwarmOptions) -> ProgressBar {
     bar
 }
 
-/// Shows how far a swarm is.
+/// Shows the progress of a swarm.
 pub(crate) fn show(bar: &ProgressBar, options: &SwarmOptions, progress: &Progress) {
     let per_second = progress.seeds_per_second();
     bar.set_message(format!("{} seeds, {per_second:.0} a second", progress.seeds));

@@ -1,4 +1,5 @@
-//! `concord status` and `concord explain`: what a running rack says of itself.
+//! `concord status`, `concord wait` and `concord explain`: the state of a running rack, as its
+//! roles report it.
 
 use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, SocketAddrV4};
@@ -17,16 +18,16 @@ use crate::systems::{self, store};
 const ASK_TIMEOUT: Duration = Duration::from_millis(1_500);
 const WAIT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A role of the rack, and where it says how it is.
+/// A role of the rack, and the address of its status.
 #[derive(Clone, Debug)]
 pub struct Role {
     name: &'static str,
     node: u16,
-    /// Its group, if it has one: the name in the rack file, and whether names of members are
-    /// without it.
+    /// Its group, if it has one: the name in the rack file, and whether the names of members leave
+    /// it out.
     group: Option<(String, bool)>,
     addr: String,
-    /// Where its peers reach it, by UDP.
+    /// The UDP address at which its peers reach it.
     udp: SocketAddrV4,
     http: Option<SocketAddr>,
 }
@@ -38,7 +39,7 @@ impl Role {
         Role { name, node, group: None, addr: udp.to_string(), udp, http }
     }
 
-    /// The same, which others know by another address.
+    /// The same role, with the address by which others know it.
     #[must_use]
     pub fn known_as(self, addr: impl ToString) -> Role {
         Role { addr: addr.to_string(), ..self }
@@ -57,8 +58,8 @@ impl Role {
         Role { group, ..Role::new(name, node, udp, http) }
     }
 
-    /// Who answers in its place, if it is not this role that told `status`: another rack's,
-    /// something that is no role at all, or its HTTP thread alone.
+    /// A description of what answers in place of this role, according to its `status`: a role of
+    /// another rack, no role at all, or only the role's HTTP thread.
     fn stranger(&self, status: &Value) -> Option<String> {
         let said = |field: &str| match &status[field] {
             Value::String(text) => text.clone(),
@@ -68,7 +69,7 @@ impl Role {
             return Some(busy.to_string());
         }
         let http = self.http?;
-        // A standby is a switch.
+        // A standby reports itself as a switch.
         let role = if self.name == "standby" { "switch" } else { self.name };
         if !status["counters"].is_object() {
             return Some(format!("what answers at {http} is no role of a rack"));
@@ -87,7 +88,7 @@ impl Role {
         })
     }
 
-    /// As people call it.
+    /// The name of the role as people write it.
     fn title(&self) -> String {
         let (name, node) = (self.name, self.node);
         match &self.group {
@@ -98,11 +99,11 @@ impl Role {
     }
 }
 
-/// `concord status`: 0 if all is well, 1 if a role does not answer, a replica is missing, or the
+/// `concord status`: 0 if all is well; 1 if a role does not answer, a replica is missing, or the
 /// controller has a PROBLEM.
 ///
 /// # Errors
-/// One line for a person; roles that do not answer are shown as such, and are no error.
+/// One line for a person. Roles that do not answer are shown as such, and are no error.
 pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
     let rack = Rack::read_whole(&args.config)?;
     let roles = roles(&rack)?;
@@ -116,10 +117,10 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// `concord wait`: until nothing is wrong, or the time is over.
+/// `concord wait`: returns when there is no problem any more, or the time is over.
 ///
 /// # Errors
-/// One line with what is still wrong when the time is over.
+/// One line with the remaining problems when the time is over.
 pub fn wait(args: &WaitArgs) -> Result<(), Error> {
     let rack = Rack::read_whole(&args.config)?;
     let roles = roles(&rack)?;
@@ -160,7 +161,8 @@ fn roles(rack: &Rack) -> Result<Vec<Role>, Error> {
     Ok(roles)
 }
 
-/// The `/status` of each, at the same time; `None` for who does not answer.
+/// The `/status` of each role, all queried at the same time; `None` for a role that does not
+/// answer.
 fn ask_all(roles: &[Role]) -> Vec<Option<Value>> {
     let ask = |http: Option<SocketAddr>| match http_get(http?, "/status", ASK_TIMEOUT) {
         Ok(body) => serde_json::from_slice(&body).ok(),
@@ -172,22 +174,22 @@ fn ask_all(roles: &[Role]) -> Vec<Option<Value>> {
     })
 }
 
-/// What takes the place of `/status` where a role's event loop owes it.
+/// The key that replaces `/status` while a role's event loop does not answer.
 const BUSY: &str = "busy";
 
-/// The role's thread for HTTP says that its event loop does not answer, and since when.
+/// The answer of a role's HTTP thread if its event loop does not answer, with the time since when.
 fn busy(error: &str) -> Option<Value> {
     let at = error.find("its event loop is busy")?;
     Some(json!({ BUSY: error[at..] }))
 }
 
-/// A counter of a role's `/status`; 0 if it has none.
+/// A counter in a role's `/status`; 0 if there is none of that name.
 #[must_use]
 pub fn counter(status: &Value, name: &str) -> f64 {
     status["counters"][name].as_f64().unwrap_or(0.0)
 }
 
-/// What is shown, as one JSON object. What the first group has stands beside `groups`, too.
+/// The report as one JSON object. The content of the first group stands beside `groups`, too.
 fn report(
     rack: &Rack,
     roles: &[Role],
@@ -230,7 +232,7 @@ fn report(
     Ok(report.into())
 }
 
-/// A group: what it is, and figures of all its members.
+/// The report of a group: its description, and counts over all its members.
 fn told(group: &Group<'_>, roles: &[Value]) -> Map<String, Value> {
     let system = systems::of(group.kind);
     let own = roles.iter().filter(|role| role["group"] == group.name);
@@ -242,18 +244,18 @@ fn told(group: &Group<'_>, roles: &[Value]) -> Map<String, Value> {
     told
 }
 
-/// What part of both the first is; null if there is nothing.
+/// `some` as a share of `some` and `others` together; null if both are 0.
 #[must_use]
 pub fn share(some: f64, others: f64) -> Value {
     if some + others > 0.0 { json!(some / (some + others)) } else { Value::Null }
 }
 
-/// A clock that is wrong by more is a PROBLEM, in seconds.
+/// The error of a clock above which it is a PROBLEM, in seconds.
 const CLOCK_ERROR_SECONDS: f64 = 1.0;
-/// A disk that owes a sync for so long is reported.
+/// The duration of a pending sync from which on it is reported, in ns.
 const DISK_WAITS_NS: u64 = 1_000_000_000;
 
-/// Clocks that a role does not believe, or only follows.
+/// Problems with clocks: those that a role does not believe, or only follows slowly.
 fn clock_problems(role: &Value) -> Vec<String> {
     let (name, gauges) = (name_of(role), &role["status"]["gauges"]);
     let wrong = |gauge: &str| gauges[gauge].as_f64().filter(|s| s.abs() >= CLOCK_ERROR_SECONDS);
@@ -272,8 +274,8 @@ fn clock_problems(role: &Value) -> Vec<String> {
     problems
 }
 
-/// A group that runs another protocol or program than the rack file says, which a rack does not
-/// change.
+/// The problem of a group that runs another protocol or program than the rack file says; a running
+/// rack does not change these.
 fn other_program(group: &Group<'_>, told: &Value) -> Option<String> {
     let (protocol, program) = (told["protocol"].as_str()?, told["program"].as_str()?);
     let said = (format!("{:?}", group.protocol), group.program.name());
@@ -286,7 +288,7 @@ fn other_program(group: &Group<'_>, told: &Value) -> Option<String> {
     })
 }
 
-/// Replicas that answer here, and whose packets do not reach the controller.
+/// Problems with replicas that answer here, but whose packets do not reach the controller.
 fn unheard(group: &Group<'_>, told: &Value, roles: &[Value]) -> Vec<String> {
     let Some(known) = told["replicas"].as_array() else { return Vec::new() };
     let is_known = |node: &Value| known.iter().any(|k| k["node"] == *node);
@@ -302,7 +304,7 @@ fn unheard(group: &Group<'_>, told: &Value, roles: &[Value]) -> Vec<String> {
         .collect()
 }
 
-/// What needs somebody's attention: a line each.
+/// The problems that need attention, one per line.
 fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
     let mut wrong = Vec::new();
     for role in roles.iter().filter(|role| role["reachable"] == false) {
@@ -375,7 +377,7 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
         let nodes = nodes.map(|node| group.member_name("node", node));
         let workers = workers.map(|node| group.member_name("worker", node));
         let switches = switches.map(|node| group.member_name("switch", node));
-        // A worker that is drained leaves as it was told to.
+        // A worker that is drained leaves because it was told to.
         let drains = |name: &String| {
             let is_its = |role: &&Value| role["name"] == name.as_str();
             roles.iter().find(is_its).is_some_and(|role| role["status"]["draining"] == true)
@@ -392,10 +394,10 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
     wrong
 }
 
-/// What does not change by waiting.
+/// The text of a problem that does not change by waiting.
 const KEEPS: &str = "group keeps the replicas that it began with";
 
-/// Why no replica joins, where none does: the group has begun, and a majority of it decides.
+/// The reason why no replica joins a group that decides by majority and has begun.
 fn keeps_its_members(group: &Group<'_>, members: &[Value]) -> Option<String> {
     let is_fixed = group.kind == Kind::Replicas && group.protocol.has_leader();
     let numbers: Vec<String> = members.iter().map(Value::to_string).collect();
@@ -405,7 +407,7 @@ fn keeps_its_members(group: &Group<'_>, members: &[Value]) -> Option<String> {
     })
 }
 
-/// Members of which the rack file does not know.
+/// Members that the rack file does not name.
 fn not_in_file(group: &Group<'_>, members: &[Value]) -> Vec<String> {
     if group.kind != Kind::Replicas {
         return Vec::new();
@@ -415,8 +417,8 @@ fn not_in_file(group: &Group<'_>, members: &[Value]) -> Vec<String> {
     nodes.filter(is_missing).filter_map(|node| store::missing_in_file(group, node)).collect()
 }
 
-/// The median and the 99th percentile of what was counted between two looks, in ms, for each
-/// histogram; null where nothing was. They are upper bounds, within a doubling.
+/// The median and the 99th percentile of the samples between two looks, in ms, for each histogram;
+/// null if there were none. They are upper bounds, at most twice the true value.
 fn latencies(before: Option<&Value>, now: &Value) -> Value {
     let empty = Map::new();
     let histograms = now["histograms"].as_object().unwrap_or(&empty);
@@ -441,7 +443,7 @@ fn latencies(before: Option<&Value>, now: &Value) -> Value {
     Value::Object(each.collect())
 }
 
-/// Per second, of every counter that moved.
+/// The rate per second of every counter that changed.
 fn rates(before: Option<&Value>, now: &Value, seconds: f64) -> Value {
     let mut rates = Map::new();
     if let (Some(before), Some(counters)) = (before, now["counters"].as_object()) {
@@ -455,7 +457,7 @@ fn rates(before: Option<&Value>, now: &Value, seconds: f64) -> Value {
     Value::Object(rates)
 }
 
-/// Prints, and takes no offence at a reader that has seen enough.
+/// Prints to standard output; a reader that closes the pipe is no error.
 ///
 /// # Errors
 /// The system's.
@@ -503,7 +505,7 @@ fn describe_all(report: &Value) -> String {
     out
 }
 
-/// One line about a role that answered.
+/// The description of a role that answered, in one line.
 fn describe(role: &Value) -> String {
     let status = &role["status"];
     match role["role"].as_str() {
@@ -514,7 +516,7 @@ fn describe(role: &Value) -> String {
     }
 }
 
-/// A switch's place in its chain.
+/// The position of a switch in its chain.
 fn where_in_chain(chain: &Value) -> String {
     let number = |name: &str| chain[name].as_u64();
     let (Some(index), Some(length)) = (number("index"), number("length")) else {
@@ -530,7 +532,7 @@ fn where_in_chain(chain: &Value) -> String {
     format!("{which}, epoch {}, {how}", chain["epoch"])
 }
 
-/// Its groups' programs.
+/// The programs of a switch's groups.
 fn describe_switch(status: &Value) -> String {
     let programs = status["programs"].as_array().into_iter().flatten();
     let each = programs.map(|program| {
@@ -559,7 +561,7 @@ fn describe_switch(status: &Value) -> String {
     each.collect::<Vec<_>>().join("; ")
 }
 
-/// "p50 0.13 p99 0.52 ms", or "none" where nothing was counted.
+/// "p50 0.13 p99 0.52 ms", or "none" if there were no samples.
 #[must_use]
 pub fn latency(seen: &Value) -> String {
     match (seen["p50_ms"].as_f64(), seen["p99_ms"].as_f64()) {
@@ -568,7 +570,7 @@ pub fn latency(seen: &Value) -> String {
     }
 }
 
-/// The epochs and members of its groups.
+/// The epochs and members of the controller's groups.
 fn describe_controller(status: &Value) -> String {
     let groups = status["groups"].as_array().into_iter().flatten();
     let each = groups.map(|group| {
@@ -624,7 +626,7 @@ mod tests {
         assert_eq!(report["roles"][0]["rates"], json!({"reads_fast": 10.0, "reads_slow": 5.0}));
         assert_eq!(report["roles"][1]["reachable"], json!(false));
         assert_eq!(report["roles"][1]["status"], Value::Null);
-        // A role that has no HTTP port is not asked, so that nobody knows.
+        // A role without an HTTP port is not queried, so that its state is unknown.
         assert_eq!(report["roles"][2]["reachable"], Value::Null);
         assert_eq!(report["wrong"], json!(["replica 2 is not reachable"]));
         let line = describe(&report["roles"][0]);
@@ -737,7 +739,7 @@ mod tests {
         assert!(problems[1].contains("-2.5 s behind the clock of replica 2"), "{}", problems[1]);
     }
 
-    /// What the controller does not hear and another protocol are problems.
+    /// A node that the controller does not hear, and a different protocol, are problems.
     #[test]
     fn bug_16_22_unheard_nodes_and_other_protocol_are_problems() {
         let text = "protocol = \"primary-backup\"\n[[replica]]\nnode = 1\naddr = \"127.0.0.1:1\"\n";
@@ -788,7 +790,7 @@ mod tests {
         assert_eq!(wrong("chain", "recovering"), Vec::<String>::new());
     }
 
-    /// Latencies are of the interval and of nothing where nothing was.
+    /// Latencies are those of the interval, and null if it has no samples.
     #[test]
     fn latencies_are_of_the_interval() {
         let counted = |buckets: [u64; 3], count: u64| {
@@ -804,7 +806,7 @@ mod tests {
         assert_eq!(latency(seen), "p50 2.00 p99 4.00 ms");
     }
 
-    /// A role that works for long is not taken for one that is gone.
+    /// A role that is busy for long is not taken for one that is gone.
     #[test]
     fn bug_24_13_a_busy_role_is_said_to_be_busy() {
         let said = "HTTP/1.1 503 Service Unavailable: the role does not answer: its event loop is busy, for at \

@@ -1,4 +1,4 @@
-//! `concord up`: a whole rack on this machine, each role a process of its own.
+//! `concord up`: a whole rack on this machine, with a process for each role.
 
 pub mod children;
 pub mod place;
@@ -19,23 +19,23 @@ use crate::rack::Rack;
 use crate::systems::{self, Earlier};
 use children::Children;
 
-/// Longest time until a rack serves.
+/// The maximum time until a rack serves, in seconds.
 const READY_S_MAX: u64 = 30;
-/// How often it is said from then on that data is loaded.
+/// The interval at which the loading of data is then reported, in seconds.
 const SAY_S: u64 = 10;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
-/// After what failed, until it is tried again.
+/// The time after a failure until the next attempt.
 const AGAIN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs a rack until SIGINT, SIGTERM or SIGHUP.
 ///
 /// # Errors
-/// One line for a person; nothing is left running then.
+/// One line for a person; no process is left running then.
 pub fn run(args: &UpArgs) -> Result<(), Error> {
     let (rack, ports) = place::rack(args)?;
-    // What is written there, as logs, says what commands and keys are: it is nobody's but its
-    // owner's. One that was there before keeps its mode.
+    // The files in it, such as logs, contain commands and keys: only its owner may read them. A
+    // directory that existed before keeps its mode.
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -72,8 +72,8 @@ pub fn run(args: &UpArgs) -> Result<(), Error> {
     supervise(&mut children, &mut signals, restarts, &rack)
 }
 
-/// Whether the rack begins anew, since nothing outlived the one before: then its controller does,
-/// too. Groups whose data is gone begin anew beside others that go on.
+/// Whether the rack begins anew because no data of the previous one is left; its controller then
+/// begins anew, too. A group whose data is gone begins anew beside others that continue.
 fn begins_without_data(earlier: &Earlier<'_>, rack: &Rack) -> Result<bool, Error> {
     let mut has_data = false;
     for system in systems::all() {
@@ -90,7 +90,7 @@ fn begins_without_data(earlier: &Earlier<'_>, rack: &Rack) -> Result<bool, Error
     Ok(false)
 }
 
-/// One rack in a run directory: the file, the logs and the controller's state are there.
+/// Locks a run directory, which has the rack file, the logs and the controller's state of one rack.
 fn lock(run_dir: &Path) -> Result<std::fs::File, Error> {
     let path = run_dir.join("lock");
     let file = std::fs::File::create(&path).cannot(format!("create {}", path.display()))?;
@@ -103,7 +103,7 @@ fn lock(run_dir: &Path) -> Result<std::fs::File, Error> {
     Ok(file)
 }
 
-/// Writes a file that only its owner reads: there may be a password in it.
+/// Writes a file that only its owner can read, since it may contain a password.
 fn write_private(path: &PathBuf, text: &str) -> Result<(), Error> {
     use std::os::unix::fs::OpenOptionsExt;
     let _ = std::fs::remove_file(path);
@@ -150,7 +150,7 @@ fn print_ready(rack: &Rack, file: &Path, took: Duration) {
     println!("Ctrl-C stops all of it.");
 }
 
-/// True when the rack serves; false if a signal came before.
+/// Waits until the rack serves; returns `false` if a signal came before.
 fn wait_until_ready(
     rack: &Rack,
     children: &mut Children,
@@ -169,7 +169,7 @@ fn wait_until_ready(
         let waited_s = started.elapsed().as_secs();
         if waited_s >= READY_S_MAX {
             if let Some(loading) = loading(rack) {
-                // However much there is, it is loaded once; whoever waits may stop it.
+                // However much data there is, it is loaded once; the user may stop waiting.
                 if waited_s >= READY_S_MAX + said * SAY_S {
                     said = (waited_s - READY_S_MAX) / SAY_S + 1;
                     println!("Waiting since {waited_s} s: {loading} ...");
@@ -184,8 +184,8 @@ fn wait_until_ready(
     }
 }
 
-/// The replicas that answer nobody yet though their processes run: they load their data, or wait
-/// for a disk.
+/// The replicas whose processes run but that do not serve yet: they load their data, or wait for a
+/// disk.
 fn loading(rack: &Rack) -> Option<String> {
     let answers = |http| http_get(http, "/status", ASK_TIMEOUT).is_ok();
     let groups = rack.groups().ok()?;
@@ -201,7 +201,8 @@ fn loading(rack: &Rack) -> Option<String> {
     }
 }
 
-/// `None` when every system serves, and the switch helps if it is to.
+/// The reason why the rack does not serve yet; `None` if every system serves, and the switch helps
+/// if it is configured to.
 fn what_is_missing(rack: &Rack) -> Option<String> {
     if let Some(missing) = systems::all().find_map(|system| system.missing(rack)) {
         return Some(missing);
@@ -210,7 +211,7 @@ fn what_is_missing(rack: &Rack) -> Option<String> {
     (!is_said(switch, "ready")).then(|| "the switch has not seen a write completed".to_string())
 }
 
-/// Why the controller cannot do what it should, if it says so.
+/// The controller's problem, if it reports one.
 fn controllers_problem(rack: &Rack) -> Option<String> {
     let http = rack.controller.as_ref()?.http?;
     let status = http_get(http, "/status", ASK_TIMEOUT).ok()?;
@@ -218,7 +219,7 @@ fn controllers_problem(rack: &Rack) -> Option<String> {
     Some(format!("PROBLEM: {}", status["problem"].as_str()?))
 }
 
-/// Whether a role's `/status` says that something is true; what has none is believed.
+/// Whether a role's `/status` reports that `what` is true; assumed of a role without an HTTP port.
 #[must_use]
 pub fn is_said(http: Option<SocketAddr>, what: &str) -> bool {
     let Some(http) = http else { return true };
@@ -227,7 +228,7 @@ pub fn is_said(http: Option<SocketAddr>, what: &str) -> bool {
     status.is_some_and(|s| s[what] == true)
 }
 
-/// What is started again when it ends, of what can be.
+/// The roles that are restarted when they end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Restarts {
     All,
@@ -235,8 +236,8 @@ enum Restarts {
     None,
 }
 
-/// Reports who dies, and starts again what can be, until a signal comes; then, or when nobody is
-/// left, everything stops.
+/// Reports roles that die, and restarts those that can be, until a signal comes. Then, or when no
+/// process is left, everything stops.
 fn supervise(
     children: &mut Children,
     signals: &mut Signals,
@@ -254,7 +255,7 @@ fn supervise(
                 eprintln!("concord: {line}");
             }
         }
-        // A disk that is full is no reason to end what runs: it is tried again.
+        // A full disk is no reason to end running processes: writing is tried again.
         let failed = children.write_pids().err().map(|error| error.to_string());
         if failed.is_some() && failed != said {
             eprintln!("concord: {}; it is tried again", failed.as_deref().unwrap_or_default());

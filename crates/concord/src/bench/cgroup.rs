@@ -1,7 +1,7 @@
-//! A cap on the CPU time of a process: a quota of the system, v1 or v2.
+//! A cap on the CPU time of a process, by a quota of the system (cgroup v1 or v2).
 //!
-//! Quotas are accurate to 1% but stall for tens of ms (docs/internals/harmonia.md): for throughput,
-//! not for latency.
+//! Quotas are accurate to 1%, but stall processes for tens of ms (docs/internals/harmonia.md): use
+//! them for throughput, not for latency.
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,14 @@ use concord_runtime::{Context, Error};
 
 const V1: &str = "/sys/fs/cgroup/cpu";
 const V2: &str = "/sys/fs/cgroup";
-/// Length of a period in us. Shorter ones stall less; the kernel takes no quota below 1 ms.
+/// The length of a period, in us. Shorter ones stall less; the kernel accepts no quota below 1 ms.
 const PERIOD_US: u64 = 20_000;
 const QUOTA_US_MIN: u64 = 1_000;
-/// How long a process may take to be gone from a group.
+/// The maximum time until a process is gone from a group, in ns.
 const REMOVE_NS_MAX: u64 = 2_000 * MS;
 const REMOVE_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// A group that processes are put in; removed when dropped.
+/// A group of processes, which is removed when dropped.
 #[derive(Debug)]
 pub struct Cap {
     dir: PathBuf,
@@ -27,13 +27,13 @@ impl Cap {
     /// A group called `name` that may use `share` of a core.
     ///
     /// # Errors
-    /// If the machine does not allow it: the caller falls back to the replica's own token bucket.
+    /// If the machine does not allow it: the caller then uses the replica's own token bucket.
     pub fn new(name: &str, share: f64) -> Result<Cap, Error> {
         let (period_us, quota_us) = quota(share);
         let v1 = Path::new(V1).join("cpu.cfs_quota_us").exists();
         let dir = Path::new(if v1 { V1 } else { V2 }).join(name);
         if !v1 {
-            // Without effect where it is on already; the write below tells.
+            // Without effect if it is on already; the write below shows whether it worked.
             let _ = std::fs::write(Path::new(V2).join("cgroup.subtree_control"), "+cpu");
         }
         std::fs::create_dir(&dir).cannot(format!("make the cgroup {}", dir.display()))?;
@@ -47,7 +47,7 @@ impl Cap {
         Ok(cap)
     }
 
-    /// Writes a file of the group and reads it back: some kernels take a value without a word.
+    /// Writes a file of the group and reads it back, since some kernels ignore values silently.
     fn set(&self, file: &str, value: &str) -> Result<(), Error> {
         let path = self.dir.join(file);
         std::fs::write(&path, value).cannot(format!("set {}", path.display()))?;
@@ -76,7 +76,7 @@ impl Cap {
 
 impl Drop for Cap {
     fn drop(&mut self) {
-        // Busy until the last process is reaped.
+        // The group is busy until its last process is reaped.
         for _ in 0..REMOVE_NS_MAX / REMOVE_PAUSE.as_nanos() as u64 {
             match std::fs::remove_dir(&self.dir) {
                 Err(e) if e.kind() == std::io::ErrorKind::ResourceBusy => {
@@ -89,7 +89,7 @@ impl Drop for Cap {
     }
 }
 
-/// Period and quota of `share`, in us: the period grows where the quota would be too small.
+/// The period and the quota for `share`, in us; the period grows if the quota would be too small.
 fn quota(share: f64) -> (u64, u64) {
     let quota_us = (PERIOD_US as f64 * share).round() as u64;
     if quota_us >= QUOTA_US_MIN {

@@ -1,6 +1,6 @@
-//! `concord bench commands`: what applications send beyond SET and GET, of a rack with each engine
-//! and of one redis-server, in one run: the ratios of each to those of SET and GET say what a
-//! command costs here more than it does there.
+//! `concord bench commands`: commands of applications beyond SET and GET, with a rack of each
+//! engine and with one redis-server, in one run. The ratio of each command to SET or GET shows what
+//! it costs more here than there.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,20 +17,20 @@ use super::ycsb::{installed, redis_server};
 use crate::results::{Results, Table, load_average, median, spread};
 use crate::systems::store::{Engine, Protocol};
 
-/// Keys that commands choose from.
+/// The number of keys from which commands choose.
 const KEYS: u64 = 100_000;
-/// Keys of an MSET and an MGET.
+/// The number of keys of an MSET and an MGET.
 const TOGETHER: usize = 8;
-/// Clients that wait for elements.
+/// The number of clients that wait for elements.
 const WAITING: usize = 16;
-/// Clients that have subscribed.
+/// The number of clients that have subscribed.
 const SUBSCRIBERS: usize = 50;
-/// Longest wait for what was pushed or published.
+/// The maximum time to wait for what was pushed or published.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 const READ_BYTES: usize = 64 << 10;
 
-/// A lock is taken, and given back by whoever holds it.
+/// A script that takes a lock, and releases it if it is the holder's.
 const LOCK: &str = "if redis.call('set',KEYS[1],ARGV[1],'NX','PX',30000) and redis.call('get',KEYS[1])==ARGV[1] \
                     then return redis.call('del',KEYS[1]) else return 0 end";
 const ELEMENT: &str = "0123456789abcdef";
@@ -38,18 +38,18 @@ const ELEMENT: &str = "0123456789abcdef";
 /// `concord bench commands`.
 #[derive(Args, Clone, Debug)]
 pub struct CommandsArgs {
-    /// Runs of each, in turn
+    /// Number of runs of each command, in turn
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
-    /// Replicas of the racks
+    /// Number of replicas of the racks
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub replicas: u16,
-    /// Requests of each run; half of it are published
+    /// Number of requests in each run; half as many messages are published
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1_000..))]
     pub requests: u64,
 }
 
-/// What is measured.
+/// A measured command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Get,
@@ -77,12 +77,12 @@ impl What {
         }
     }
 
-    /// What is a read, beside GET; all else beside SET.
+    /// Whether it is compared with GET, as a read; all others are compared with SET.
     fn is_read(self) -> bool {
         matches!(self, What::Get | What::MGet)
     }
 
-    /// So many a second.
+    /// Measures its rate per second.
     fn measure(self, listen: SocketAddr, requests: u64) -> Result<f64, Error> {
         let run = |words: &[String], requests| {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -114,8 +114,8 @@ impl What {
     }
 }
 
-/// How many a second are taken by so many takers, of all that `give` gives, from when all of them
-/// are there to the last one taken.
+/// The rate per second at which `takers` clients take everything that `give` gives, from when all
+/// of them are ready to the last element.
 fn beside(
     all: u64,
     give: impl FnOnce() -> Result<f64, Error>,
@@ -130,7 +130,7 @@ fn beside(
         let given = there.and_then(|()| give());
         let given = given.and_then(|_| until(|| taken.count() >= all));
         let took = began.elapsed().as_secs_f64();
-        // Nobody waits for what does not come any more.
+        // Nobody waits for elements that will not come.
         taken.count.fetch_max(all, Ordering::Relaxed);
         for thread in threads {
             thread.join().unwrap_or_else(|_| Err(Error::new("a client ended")))?;
@@ -139,7 +139,7 @@ fn beside(
     })
 }
 
-/// What takers have taken, and how many of them are there.
+/// The number of elements taken, and of takers that are ready.
 #[derive(Default)]
 struct Taken {
     ready: AtomicU64,
@@ -192,7 +192,7 @@ impl Client {
         self.stream.write_all(text.as_bytes()).cannot("send")
     }
 
-    /// How many bytes came; 0 if none did in a while.
+    /// Reads; returns the number of bytes, 0 if none arrived for a while.
     fn read(&mut self) -> Result<usize, Error> {
         match self.stream.read(&mut self.buffer) {
             Ok(0) => Err(Error::new("the server closed a connection")),
@@ -203,7 +203,7 @@ impl Client {
         }
     }
 
-    /// Waits for so many bytes.
+    /// Waits for this number of bytes.
     fn expect(&mut self, bytes: usize) -> Result<(), Error> {
         let (began, mut came) = (Instant::now(), 0);
         while came < bytes {
@@ -225,7 +225,7 @@ fn wait_for_elements(listen: SocketAddr, all: u64, taken: &Taken) -> Result<(), 
         check_stop()?;
         client.send(&["BRPOP", "list", "0.5"])?;
         let mut came = 0;
-        // `*-1` is shorter than what is popped.
+        // `*-1` is shorter than the reply to a pop.
         loop {
             came += client.read()?;
             if came == popped.len() {
@@ -243,7 +243,7 @@ fn wait_for_elements(listen: SocketAddr, all: u64, taken: &Taken) -> Result<(), 
     Ok(())
 }
 
-/// Subscribes, and takes messages until all subscribers have so many.
+/// Subscribes, and receives messages until all subscribers have `all` of them.
 fn hear(listen: SocketAddr, all: u64, taken: &Taken) -> Result<(), Error> {
     let mut client = Client::open(listen)?;
     let head = |kind: &str| format!("*3\r\n${}\r\n{kind}\r\n$7\r\nchannel\r\n", kind.len());
@@ -266,10 +266,10 @@ fn rack(args: &CommandsArgs, engine: Engine) -> Result<Rig, Error> {
     Rig::start(Shape { engine, ..Shape::new(Protocol::Chain, args.replicas) })
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// One line for a person; nothing is left running.
+/// One line for a person; no process is left running.
 pub fn bench(args: &CommandsArgs, results: &Results) -> Result<(), Error> {
     for program in ["redis-server", "redis-benchmark"] {
         if !installed(program) {

@@ -1,9 +1,9 @@
-//! `concord bench durability`: what it costs that acknowledged writes survive a power cut: a rack
-//! with `fsync` beside one with `none`, redis-server with appendfsync always, a three-node etcd,
-//! and the disk alone.
+//! `concord bench durability`: the cost of acknowledged writes that survive a power cut: a rack
+//! with `fsync`, compared with one with `none`, redis-server with appendfsync always, a three-node
+//! etcd, and the disk alone.
 //!
-//! All of them run at once with their data on one disk, and are measured in turn; so what disturbs
-//! the machine disturbs all of them alike.
+//! All of them run at once with their data on one disk, and are measured in turn, so that other
+//! work of the machine affects all of them alike.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -24,28 +24,28 @@ use super::ycsb::{installed, redis_server_in};
 use crate::results::{Results, Table, load_average, median, spread};
 use crate::systems::store::{Durability, Protocol};
 
-/// Size of values, as redis-benchmark has them by default.
+/// The length of values, in bytes: redis-benchmark's default.
 const VALUE_BYTES: usize = 3;
 const ETCD_KEYS: u64 = 1_000;
-/// What one write of the measurement of the disk alone appends.
+/// The number of bytes that each write appends when the disk alone is measured.
 const DISK_WRITE_BYTES: usize = 4 << 10;
 
 /// `concord bench durability`.
 #[derive(Args, Clone, Debug)]
 pub struct DurabilityArgs {
-    /// Runs of each, in turn
+    /// Number of runs of each, in turn
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
-    /// Random keys that are written and read
+    /// Number of random keys that are written and read
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub random_keys: u64,
-    /// Replicas of each rack
+    /// Number of replicas of each rack
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub replicas: u16,
-    /// How they replicate
+    /// The replication protocol
     #[arg(long, default_value = "chain")]
     pub protocol: Protocol,
-    /// Where the data is: a directory on the disk to measure [default: the system's for temporary
+    /// The directory of the data, on the disk to measure [default: the system's for temporary
     /// files]
     #[arg(long, value_name = "DIR")]
     pub disk: Option<PathBuf>,
@@ -54,12 +54,12 @@ pub struct DurabilityArgs {
     pub no_etcd: bool,
 }
 
-/// What is measured.
+/// A measured store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Store {
-    /// The rack with nothing on disk.
+    /// The rack without data on disk.
     Volatile,
-    /// The rack that syncs what it acknowledges.
+    /// The rack that syncs writes before it acknowledges them.
     Durable,
     Redis,
     Etcd,
@@ -76,7 +76,8 @@ impl Store {
     }
 }
 
-/// One line of the figure: an operation of redis-benchmark with a pipeline, and what runs it.
+/// A line of the figure: an operation of redis-benchmark with a pipeline, and the stores that run
+/// it.
 struct Case {
     test: &'static str,
     pipeline: u32,
@@ -84,7 +85,7 @@ struct Case {
     stores: &'static [Store],
 }
 
-/// Requests take a second or two at what a disk that syncs in 0.3 ms gives.
+/// The cases; their requests take a second or two with a disk that syncs in 0.3 ms.
 const CASES: [Case; 4] = [
     Case {
         test: "set",
@@ -112,7 +113,7 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// What the issue asks for: of which case, how many times what.
+/// A goal of the issue: the case, and the ratio to reach.
 struct Aim {
     case: usize,
     beside: Store,
@@ -135,7 +136,7 @@ struct Rates {
     per_second: Vec<f64>,
 }
 
-/// All that runs.
+/// All running stores.
 struct Stores {
     volatile: Rig,
     durable: Rig,
@@ -143,10 +144,10 @@ struct Stores {
     etcd: Option<(Etcd, Grpc)>,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// One line for a person; nothing is left running.
+/// One line for a person; no process is left running.
 pub fn bench(args: &DurabilityArgs, results: &Results) -> Result<(), Error> {
     if !installed("redis-benchmark") {
         return Err(Error::new("install Debian's redis-tools: redis-benchmark makes the load"));
@@ -199,7 +200,7 @@ fn start(args: &DurabilityArgs, parent: &Path) -> Result<Stores, Error> {
 }
 
 impl Stores {
-    /// Requests a second, if that store is there.
+    /// The requests per second of a store, if it is there.
     fn measure(
         &mut self,
         args: &DurabilityArgs,
@@ -223,7 +224,7 @@ impl Stores {
     }
 }
 
-/// Puts of etcd, with as many outstanding as redis-benchmark has.
+/// Measures puts of etcd, with as many pending as redis-benchmark has.
 fn puts(grpc: &mut Grpc, pipeline: u32) -> Result<f64, Error> {
     let plan = Plan {
         clients: CONNECTIONS * pipeline,
@@ -241,7 +242,8 @@ fn puts(grpc: &mut Grpc, pipeline: u32) -> Result<f64, Error> {
     }
 }
 
-/// Appends and fdatasyncs for a second, one after the other: how many, and the median in ms.
+/// Appends and calls fdatasync for a second, one after the other; returns the number per second,
+/// and the median in ms.
 fn measure_disk(parent: &Path) -> Result<(f64, f64), Error> {
     check_stop()?;
     let scratch = Scratch::below(parent)?;
@@ -282,7 +284,7 @@ fn note(rates: &mut Vec<Rates>, case: usize, store: Store, rate: f64) {
     }
 }
 
-/// Medians with their spread; of each aim the ratio of what ran one after the other.
+/// The medians with their spread, and for each goal the ratio of runs that followed each other.
 fn summarise(rates: &[Rates], disk: &(Vec<f64>, Vec<f64>)) -> Table {
     let mut table = Table::new(&["what", "median (min..max)", "aim"]);
     let mut add = |what: String, value: String, aim: String| table.row(vec![what, value, aim]);

@@ -1,6 +1,6 @@
-//! A three-node etcd, and just enough of gRPC (HTTP/2, RFC 9113; HPACK literals, RFC 7541 §6.2.2)
-//! to load it with many outstanding requests from one thread. etcd's own client would take half of
-//! a core from it.
+//! A three-node etcd, and the part of gRPC that is needed to load it with many pending requests
+//! from one thread (HTTP/2, RFC 9113; HPACK literals, RFC 7541 §6.2.2). etcd's own client would
+//! take half of a core.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,18 +17,20 @@ use super::cgroup::Cap;
 use super::load::{Answer, Ask, Target};
 use super::rig::{Process, Scratch, capped, free_port};
 
-/// As etcd's documentation advises where members are slow: an election takes ten heartbeats.
+/// The heartbeat interval, as etcd's documentation recommends it for slow members: an election
+/// takes ten heartbeats.
 const HEARTBEAT_MS: &str = "500";
 const ELECTION_MS: &str = "5000";
-/// What etcd does not answer in that time has failed: it gives up itself after 7 s.
+/// The time after which a request has failed, in ns: etcd itself gives up after 7 s.
 const DEADLINE_NS: u64 = 15 * SEC;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEADER_BYTES: usize = 9;
-/// What each side may send at first (RFC 9113 §6.9.2).
+/// The initial window of each side, in bytes (RFC 9113 §6.9.2).
 const WINDOW_BYTES: i64 = 65_535;
-/// What we allow the server beyond, and when we allow it again.
+/// The additional window that we grant the server, in bytes, and the amount after which we grant it
+/// again.
 const RECEIVE_WINDOW_BYTES: u32 = 1 << 30;
-/// Frames: the type's byte.
+/// Types of frames.
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -41,23 +43,23 @@ const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// How etcd is set up.
+/// The configuration of etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setup {
-    /// As it ships.
+    /// As shipped.
     Shipped,
-    /// To be capped as our replicas are: its log in memory, and elections that a cap's stalls do
-    /// not cause.
+    /// To be capped like our replicas: its log is in memory, and the stalls of a cap cause no
+    /// elections.
     Capped,
 }
 
-/// The processes. They end before their caps and their directory are removed.
+/// The processes of an etcd. They end before their caps and their directory are removed.
 #[derive(Debug)]
 pub struct Etcd {
     nodes: Vec<Process>,
     caps: Vec<Cap>,
     _scratch: Scratch,
-    /// Where clients connect.
+    /// The addresses for clients.
     pub clients: Vec<SocketAddr>,
 }
 
@@ -65,7 +67,7 @@ impl Etcd {
     /// Starts `count` nodes on free ports, and waits until they serve.
     ///
     /// # Errors
-    /// If they do not.
+    /// If they do not serve.
     pub fn start(count: usize, setup: Setup) -> Result<Etcd, Error> {
         let scratch = match setup {
             Setup::Shipped => Scratch::new()?,
@@ -74,7 +76,7 @@ impl Etcd {
         Etcd::start_in(scratch, count, setup)
     }
 
-    /// The same, with its data in `scratch`.
+    /// As [`Etcd::start`], with the data in `scratch`.
     ///
     /// # Errors
     /// If they do not serve.
@@ -160,9 +162,9 @@ struct Connection {
     output: Vec<u8>,
     input: Vec<u8>,
     next_stream: u32,
-    /// What the server lets us send still, in bytes of DATA.
+    /// The remaining window for our data, in bytes.
     window: i64,
-    /// Bytes of DATA that came since we allowed more.
+    /// The number of bytes of DATA that arrived since we last extended the server's window.
     consumed: u32,
     open: HashMap<u32, Call, FxBuildHasher>,
 }
@@ -174,7 +176,7 @@ pub struct Grpc {
     raw: Vec<epoll::Event>,
     events: Vec<Event>,
     buffer: Vec<u8>,
-    /// When calls without an answer are looked for next.
+    /// The time at which unanswered calls are next looked for.
     next_look: Instant,
 }
 
@@ -237,7 +239,7 @@ impl Target for Grpc {
     }
 }
 
-/// One frame (RFC 9113 §4.1).
+/// Writes a frame (RFC 9113 §4.1).
 fn frame(output: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     output.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
     output.extend_from_slice(&[kind, flags]);
@@ -245,7 +247,7 @@ fn frame(output: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8])
     output.extend_from_slice(payload);
 }
 
-/// A varint of protobuf.
+/// Writes a varint of protobuf.
 fn varint(output: &mut Vec<u8>, mut value: usize) {
     while value >= 0x80 {
         output.push(value as u8 | 0x80);
@@ -254,14 +256,14 @@ fn varint(output: &mut Vec<u8>, mut value: usize) {
     output.push(value as u8);
 }
 
-/// A bytes field of protobuf.
+/// Writes a bytes field of protobuf.
 fn field(output: &mut Vec<u8>, number: u8, bytes: &[u8]) {
     output.push(number << 3 | 2);
     varint(output, bytes.len());
     output.extend_from_slice(bytes);
 }
 
-/// The headers of a call, nothing compressed (RFC 7541 §6.2.2, indices of its Appendix A).
+/// The headers of a call, uncompressed (RFC 7541 §6.2.2, indices of its Appendix A).
 fn headers(path: &str, authority: &str) -> Vec<u8> {
     let mut block = vec![0x83, 0x86]; // :method POST, :scheme http
     let mut literal = |name: &[u8], value: &str| {
@@ -276,7 +278,7 @@ fn headers(path: &str, authority: &str) -> Vec<u8> {
     block
 }
 
-/// A call's message: RangeRequest{key} without `serializable`, so linearizable; or
+/// The message of a call: RangeRequest{key} without `serializable`, and so linearizable; or
 /// PutRequest{key, value}.
 fn message(ask: &Ask<'_>) -> Vec<u8> {
     let mut body = Vec::new();
@@ -310,7 +312,7 @@ impl Connection {
         true
     }
 
-    /// Calls that got no answer in time fail; a late one finds its stream forgotten.
+    /// Fails calls that got no answer in time; the stream of a late answer is forgotten.
     fn give_up(&mut self, now: Instant, answers: &mut Vec<Answer>) {
         let late = |call: &Call| now.since(call.asked_at) > DEADLINE_NS;
         for (_, call) in self.open.extract_if(|_, call| late(call)) {

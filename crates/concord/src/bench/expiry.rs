@@ -1,5 +1,5 @@
-//! `concord bench expiry`: whether keys go as fast as they come, and how fast keys go that are due
-//! all at once.
+//! `concord bench expiry`: whether keys are deleted as fast as they are written, and how fast keys
+//! are deleted that expire at the same time.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,40 +21,40 @@ const CONNECTIONS: u32 = 16;
 const PIPELINE: u32 = 64;
 const VALUE_BYTES: usize = 16;
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the number of keys is asked for.
+/// The interval at which the number of keys is read.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// How long keys that are due may take to go.
+/// The maximum time until expired keys are gone.
 const GONE_MAX: Duration = Duration::from_secs(60);
-/// Every write is one of a new key.
+/// A mix in which every write is one of a new key.
 const INSERTS: Mix = Mix { name: "inserts", update: 0, insert: 100, modify: 0 };
 
 /// `concord bench expiry`.
 #[derive(Args, Clone, Debug)]
 pub struct ExpiryArgs {
-    /// SETs of new keys a second
+    /// SETs of new keys per second
     #[arg(long, value_name = "N", default_value_t = 77_000.0)]
     pub rate: f64,
-    /// Their time to live
+    /// Time to live of the keys, in ms
     #[arg(long, value_name = "MS", default_value_t = 500)]
     pub ttl_ms: u64,
-    /// How long
+    /// Duration, in seconds
     #[arg(long, value_name = "S", default_value_t = 60.0)]
     pub seconds: f64,
-    /// Keys that are due at once
+    /// Number of keys that expire at the same time
     #[arg(long, value_name = "N", default_value_t = 300_000)]
     pub burst: u64,
-    /// Replicas of the rack
+    /// Number of replicas of the rack
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub replicas: u16,
-    /// How they replicate
+    /// The replication protocol
     #[arg(long, value_enum, default_value = "chain")]
     pub protocol: Protocol,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// One line for a person; nothing is left running.
+/// One line for a person; no process is left running.
 pub fn bench(args: &ExpiryArgs, results: &Results) -> Result<(), Error> {
     let mut table = Table::new(&[
         "what",
@@ -72,7 +72,7 @@ pub fn bench(args: &ExpiryArgs, results: &Results) -> Result<(), Error> {
     results.csv("expiry", &table)
 }
 
-/// Keys come at a rate, each with a time to live.
+/// Writes keys at a rate, each with a time to live.
 fn steady(args: &ExpiryArgs, listen: SocketAddr, table: &mut Table) -> Result<(), Error> {
     let mut target = Resp::new(listen, CONNECTIONS, PIPELINE)?.with_ttl(args.ttl_ms);
     let plan = Plan {
@@ -116,7 +116,7 @@ fn steady(args: &ExpiryArgs, listen: SocketAddr, table: &mut Table) -> Result<()
     Ok(())
 }
 
-/// Keys that were written before are all due at the same moment, and nobody writes.
+/// Lets keys that were written before expire at the same moment, without further writes.
 fn burst(args: &ExpiryArgs, listen: SocketAddr, table: &mut Table) -> Result<(), Error> {
     let mut redis = connect(listen)?;
     let lead = Duration::from_secs(2 + args.burst / 50_000);
@@ -155,7 +155,7 @@ fn keys(redis: &mut Redis) -> Result<u64, Error> {
     }
 }
 
-/// How long it takes until no key is left.
+/// The time until no key is left.
 fn until_empty(redis: &mut Redis) -> Result<Duration, Error> {
     let begun = Instant::now();
     while keys(redis)? > 0 {

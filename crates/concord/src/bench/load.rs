@@ -1,5 +1,5 @@
-//! The load generator: many outstanding operations from one thread, closed loop (as many as there
-//! are clients) or open loop (arrivals at a rate, whatever the store does).
+//! The load generator: many pending operations from one thread, in a closed loop (as many as there
+//! are clients) or an open loop (arrivals at a rate, whatever the store does).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,22 +11,22 @@ use hdrhistogram::Histogram;
 
 use super::workload::{Kind, Workload};
 
-/// Longest latency that a histogram tells from longer ones, in ns.
+/// The maximum latency that a histogram distinguishes from longer ones, in ns.
 const LATENCY_NS_MAX: u64 = 120 * SEC;
-/// Significant digits of latencies.
+/// The number of significant digits of latencies.
 const DIGITS: u8 = 3;
-/// How long replies may take after the end of a run.
+/// The maximum time for replies after the end of a run, in ns.
 const DRAIN_NS_MAX: u64 = 30 * SEC;
-/// Longest wait of one turn: how late a signal may be seen.
+/// The maximum wait in one iteration, in ns, and so the delay with which a signal is seen.
 const ITERATION_NS_MAX: u64 = 10 * MS;
 
-/// Set by SIGINT and SIGTERM: what runs ends, and cleans up.
+/// Set by SIGINT and SIGTERM: the running benchmark ends, and cleans up.
 pub static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// Fails once a signal came.
+/// Fails once a signal has come.
 ///
 /// # Errors
-/// So that every level above cleans up.
+/// A signal has come; the error makes every level above clean up.
 pub fn check_stop() -> Result<(), Error> {
     match STOP.load(Ordering::Relaxed) {
         true => Err(Error::new("interrupted")),
@@ -34,37 +34,37 @@ pub fn check_stop() -> Result<(), Error> {
     }
 }
 
-/// One reply.
+/// A reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// As given to [`Target::submit`].
+    /// The slot, as given to [`Target::submit`].
     pub slot: u32,
-    /// Not an error, and in time.
+    /// Whether it is not an error, and in time.
     pub ok: bool,
-    /// A read that one replica answered alone on the switch's word; never known through RESP.
+    /// Whether one replica answered the read alone (fast path); never known through RESP.
     pub fast: bool,
 }
 
-/// What is to be sent.
+/// A request.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// Which of the generator's slots: at most one request each.
+    /// The slot of the generator: each has at most one pending request.
     pub slot: u32,
     /// The key.
     pub key: &'a [u8],
-    /// What to SET; a GET without.
+    /// The value to SET; `None` for a GET.
     pub value: Option<&'a [u8]>,
 }
 
-/// Who is asked.
+/// The target of a load.
 pub trait Target {
-    /// Queues a request; false if there is no room before the next reply.
+    /// Queues a request; returns `false` if there is no room before the next reply.
     ///
     /// # Errors
     /// If the target is gone.
     fn submit(&mut self, now: Now, ask: Ask<'_>) -> Result<bool, Error>;
 
-    /// Sends what is queued, waits until `until` for replies, and adds them to `answers`.
+    /// Sends queued requests, waits for replies until `until`, and adds them to `answers`.
     ///
     /// # Errors
     /// If the target is gone.
@@ -81,33 +81,33 @@ impl<T: Target + ?Sized> Target for &mut T {
     }
 }
 
-/// How a run goes.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Operations outstanding at most.
+    /// The maximum number of pending operations.
     pub clients: u32,
-    /// Size of values.
+    /// The length of values, in bytes.
     pub value_bytes: usize,
-    /// Arrivals a second; closed loop without.
+    /// Arrivals per second; `None` for a closed loop.
     pub rate: Option<f64>,
-    /// Cut off at the start.
+    /// The duration of the warm-up, in ns.
     pub warmup_ns: u64,
-    /// Measured after it.
+    /// The duration of the measurement after it, in ns.
     pub measure_ns: u64,
 }
 
-/// What a run saw after its warm-up.
+/// The measurements of a run after its warm-up.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// Latencies of reads in ns.
+    /// The latencies of reads, in ns.
     pub reads: Histogram<u64>,
-    /// Latencies of everything else in ns, a read-modify-write as a whole.
+    /// The latencies of all other operations, in ns; a read-modify-write counts as a whole.
     pub writes: Histogram<u64>,
-    /// Reads that one replica answered alone.
+    /// The number of reads that one replica answered alone.
     pub fast: u64,
-    /// Operations that failed or got no answer in time.
+    /// The number of operations that failed or got no answer in time.
     pub failed: u64,
-    /// Length of the measured part.
+    /// The duration of the measurement, in seconds.
     pub seconds: f64,
 }
 
@@ -120,12 +120,12 @@ impl Measured {
         Ok(Measured { reads: histogram()?, writes: histogram()?, fast: 0, failed: 0, seconds: 0.0 })
     }
 
-    /// Operations a second.
+    /// Operations per second.
     pub fn rate(&self) -> f64 {
         (self.reads.len() + self.writes.len()) as f64 / self.seconds
     }
 
-    /// Share of reads that one replica answered alone.
+    /// The share of reads that one replica answered alone, 0 to 1.
     pub fn fast_share(&self) -> f64 {
         self.fast as f64 / (self.reads.len() as f64).max(1.0)
     }
@@ -146,13 +146,13 @@ pub fn key(number: u64) -> [u8; 12] {
 struct Slot {
     kind: Kind,
     key: u64,
-    /// When it arrived, which in an open loop may be before it was sent.
+    /// The time of its arrival, which in an open loop may be before it was sent.
     began: Instant,
-    /// A read-modify-write whose read is answered.
+    /// Whether it is a read-modify-write whose read is answered.
     is_second: bool,
 }
 
-/// One run's state.
+/// The state of a run.
 struct Run<'a, T> {
     target: &'a mut T,
     workload: &'a mut Workload,
@@ -160,7 +160,7 @@ struct Run<'a, T> {
     value: Vec<u8>,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Slots whose request waits for room at the target.
+    /// The slots whose requests wait for room at the target.
     waiting: VecDeque<u32>,
     next_arrival: Instant,
     from: Instant,
@@ -229,7 +229,7 @@ impl<T: Target> Run<'_, T> {
         }
     }
 
-    /// Begins what is due.
+    /// Begins the operations that are due.
     fn arrive(&mut self, now: Instant) {
         while let Some(&slot) = self.free.last() {
             let mut began = now;
@@ -333,7 +333,7 @@ mod tests {
     use super::*;
     use crate::bench::workload::{Choice, Mix};
 
-    /// Answers everything at the next turn, a few at once.
+    /// A target that answers everything in the next iteration, a few at once.
     struct Echo {
         queued: Vec<(u32, bool)>,
         reads: u64,
@@ -376,7 +376,7 @@ mod tests {
         let (measured, echo) = measure(Mix::YCSB[4], None);
         let (reads, writes) = (measured.reads.len(), measured.writes.len());
         assert!(reads > 0 && writes > 0);
-        // Every operation begins with a read, half of them go on with a write.
+        // Every operation begins with a read; half of them go on with a write.
         let share = echo.writes as f64 / echo.reads as f64;
         assert!((0.4..0.6).contains(&share), "{share}");
         assert_eq!(measured.fast, reads);

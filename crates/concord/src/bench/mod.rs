@@ -1,7 +1,8 @@
-//! `concord bench`: what racks do, measured: YCSB, scale-out under a cap, the store's peers; tasks.
+//! `concord bench`: measurements of racks: YCSB, scale-out under a cap, comparisons with other
+//! stores, tasks.
 //!
-//! Read [`load`] first (the generator), then [`scale`]. Whatever a bench starts ends with it, also
-//! when it fails or is interrupted.
+//! Read [`load`] first (the generator), then [`scale`]. All processes that a bench starts end with
+//! it, even when it fails or is interrupted.
 
 mod cgroup;
 mod commands;
@@ -45,13 +46,13 @@ Examples:
 
 Figures mean something on a quiet machine only: each row tells its load average.")]
 pub struct BenchArgs {
-    /// What to measure
+    /// The benchmark
     #[command(subcommand)]
     what: Option<What>,
-    /// Everything, with the defaults
+    /// Run all benchmarks, with their defaults
     #[arg(long)]
     all: bool,
-    /// Results go to bench/, or durability/, in this directory
+    /// The directory for results, which go to its bench/ or durability/
     #[arg(long, value_name = "DIR", default_value = "results", global = true)]
     out: PathBuf,
 }
@@ -62,28 +63,28 @@ enum What {
     Ycsb(ycsb::YcsbArgs),
     /// Throughput by the number of replicas, each capped to the same share of a core
     Scale(scale::ScaleArgs),
-    /// Keys with a time to live: whether they go as fast as they come
+    /// Keys with a time to live: whether they are deleted as fast as they are written
     Expiry(expiry::ExpiryArgs),
-    /// What `fsync` costs: beside `none`, redis-server with appendfsync always, etcd, and the disk
-    /// alone
+    /// The cost of `fsync`, compared with `none`, redis-server with appendfsync always, etcd, and
+    /// the disk alone
     Durability(durability::DurabilityArgs),
-    /// A million keys on disk: how soon they are served after a kill of all, and by a replica that
-    /// was away
+    /// A million keys on disk: the time until they are served after all processes were killed, and
+    /// by a replica that was away
     Recovery(recovery::RecoveryArgs),
-    /// GETs beside redis-server (redis-benchmark) and etcd
+    /// GETs, compared with redis-server (redis-benchmark) and etcd
     Peers(peers::PeersArgs),
-    /// Commands of several keys, scripts, lists that are waited for and messages, with both
-    /// engines, beside redis-server
+    /// Commands with several keys, scripts, lists with waiting clients, and messages, with both
+    /// engines, compared with redis-server
     Commands(commands::CommandsArgs),
-    /// Tasks of a rack of workers beside NATS, BRPOP, xargs, Dask and Ray: no-ops, commands, calls
-    /// from Python
+    /// Tasks of a rack of workers, compared with NATS, BRPOP, xargs, Dask and Ray: no-ops,
+    /// commands, calls from Python
     Tasks(falcon::TasksArgs),
-    /// VR, NOPaxos and Raft with and without help, beside etcd, all capped to the same share of a
-    /// core
+    /// VR, NOPaxos and Raft with and without help, compared with etcd, all capped to the same share
+    /// of a core
     Quorum(quorum::QuorumArgs),
 }
 
-/// Arguments alone: their defaults are what no command line gives.
+/// The arguments of a benchmark with their defaults, as without a command line.
 #[derive(Debug, Parser)]
 struct Defaults<T: Args> {
     #[command(flatten)]
@@ -94,15 +95,15 @@ fn defaults<T: Args>() -> Result<T, Error> {
     Ok(Defaults::try_parse_from(["bench"]).cannot("use the defaults")?.args)
 }
 
-/// Where what is measured of tasks goes.
+/// The results of the benchmark of tasks.
 fn of_tasks(args: &BenchArgs) -> Result<Results, Error> {
     Results::below(&args.out, "falcon-bench")
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
-/// One line for a person; nothing is left running.
+/// One line for a person; no process is left running.
 pub fn run(args: &BenchArgs) -> Result<(), Error> {
     let results = Results::new(&args.out)?;
     for signal in [SIGINT, SIGTERM] {

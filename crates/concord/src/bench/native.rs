@@ -1,4 +1,5 @@
-//! The rack's own protocol: client machines over UDP trains.
+//! A load over the rack's own protocol: client machines that send batches of packets (GSO) over
+//! UDP.
 
 use concord_client::{Class, Client, ClientConfig, Outcome, Request};
 use concord_core::{Instant, MS, Machine, Now, RequestNumber, Rng, SEC, hash::object_id};
@@ -13,22 +14,23 @@ use rustix::event::epoll;
 
 use super::load::{Answer, Ask, Target};
 
-/// Nothing is lost on this host, and a capped replica may stall for long: a retry would only be
-/// more load.
+/// The minimum time before a retry: packets are not lost on this host, and a capped replica may
+/// stall for long, so that a retry would only be more load.
 const RETRY_NS_MIN: u64 = 5 * SEC;
 const DEADLINE_NS: u64 = 20 * SEC;
-/// Reads unanswered at most, of one session.
+/// The maximum number of unanswered reads of one session.
 const READS_MAX: usize = 65_536;
-/// Receive calls of one turn, so that what is queued is sent in between.
+/// The maximum number of receive calls in one iteration, so that queued packets are sent in
+/// between.
 const RECEIVES_MAX: usize = 8;
 
-/// The requests of a turn. They go out together once the last one is made: this thread takes so
-/// long for one that trains sent as they fill would reach an idle switch one by one, and it would
-/// split each among the replicas.
+/// The requests of an iteration, which are sent together once the last one is made. This thread
+/// takes so long for one that batches sent as they fill would reach an idle switch one by one, and
+/// the switch would split each among the replicas.
 #[derive(Debug, Default)]
 struct Burst {
     bytes: Vec<u8>,
-    /// Where each packet goes, and where it ends in `bytes`.
+    /// The destination of each packet, and its end in `bytes`.
     packets: Vec<(Addr, usize)>,
 }
 
@@ -60,19 +62,20 @@ struct Session {
     slots: HashMap<RequestNumber, u32, FxBuildHasher>,
 }
 
-/// Client machines that share the load.
+/// The client machines that share the load.
 pub struct Native {
     sessions: Vec<Session>,
     poller: Poller,
     raw: Vec<epoll::Event>,
     events: Vec<Event>,
     command: CommandBuf,
-    /// Pause before replies are taken: longer trains, for a rack that is slower than this thread.
+    /// The pause before replies are received, in ns: it makes longer batches, for a rack that is
+    /// slower than this thread.
     pause_ns: u64,
 }
 
 impl Native {
-    /// `sessions` client machines behind the switch at `switch`.
+    /// `sessions` client machines that use the switch at `switch`.
     ///
     /// # Errors
     /// If the system refuses a socket.
@@ -112,7 +115,7 @@ impl Native {
         let deadlines = self.sessions.iter().map(|s| s.client.deadline().at);
         let until = deadlines.fold(until, Instant::min);
         let now = clock::now().instant;
-        // The poller counts in ms: what is due before the next one is not waited for.
+        // The poller counts in ms: it does not wait for a time before its next one.
         let until = if until.since(now) < MS { now } else { until };
         self.poller.wait(now, until, &mut self.raw, &mut self.events)
     }
@@ -158,7 +161,7 @@ impl Target for Native {
             }
             while let Some(done) = session.client.poll() {
                 if let Some(slot) = session.slots.remove(&done.request) {
-                    // Replies are RESP: only errors begin with a minus sign.
+                    // Replies are RESP, in which only errors begin with a minus sign.
                     let ok = done.outcome == Outcome::Reply && done.reply.first() != Some(&b'-');
                     answers.push(Answer { slot, ok, fast: done.trace.is_fast() });
                 }
@@ -176,7 +179,7 @@ impl Session {
             if self.inbox.receive() == 0 {
                 return;
             }
-            // Sampled after they were received (trap T1).
+            // The clock is read after the packets were received (trap T1).
             let now = clock::now();
             for mut train in self.inbox.trains() {
                 let from = train.from;

@@ -1,5 +1,5 @@
-//! `concord bench peers`: the rack beside one unreplicated redis-server, with Redis' own benchmark,
-//! and beside a three-node etcd, in one run.
+//! `concord bench peers`: the rack compared with one unreplicated redis-server, by Redis' own
+//! benchmark, and with a three-node etcd, in one run.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -16,9 +16,9 @@ use super::ycsb::{installed, redis_server};
 use crate::results::{Mark, Plot, Results, Scale, Table, load_average, median, spread};
 use crate::systems::store::Protocol;
 
-/// Connections of redis-benchmark.
+/// The number of connections of redis-benchmark.
 pub const CONNECTIONS: u32 = 50;
-/// Pipelines of redis-benchmark, and how many GETs are asked for with each.
+/// The pipelines of redis-benchmark, and the number of GETs with each.
 const PIPELINES: [(u32, u64); 2] = [(16, 2_000_000), (1, 300_000)];
 const ETCD_KEYS: u64 = 1_000;
 const ETCD_VALUE_BYTES: usize = 16;
@@ -26,13 +26,13 @@ const ETCD_VALUE_BYTES: usize = 16;
 /// `concord bench peers`.
 #[derive(Args, Clone, Debug)]
 pub struct PeersArgs {
-    /// Runs of each, in turn
+    /// Number of runs of each, in turn
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
-    /// GETs over so many random keys, instead of one key as redis-benchmark does by default
+    /// GETs of this number of random keys, instead of one key as is redis-benchmark's default
     #[arg(long, value_name = "N")]
     pub random_keys: Option<u64>,
-    /// Replicas of the rack
+    /// Number of replicas of the rack
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub replicas: u16,
     /// Leave etcd out
@@ -40,10 +40,10 @@ pub struct PeersArgs {
     pub no_etcd: bool,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// One line for a person; nothing is left running.
+/// One line for a person; no process is left running.
 pub fn bench(args: &PeersArgs, results: &Results) -> Result<(), Error> {
     for program in ["redis-server", "redis-benchmark"] {
         if !installed(program) {
@@ -97,10 +97,10 @@ fn row(table: &mut Table, name: &str, pipeline: u32, repeat: usize, rate: f64) {
     table.print_last();
 }
 
-/// One run of redis-benchmark: requests a second.
+/// Makes one run of redis-benchmark; returns the requests per second.
 ///
 /// # Errors
-/// If it says no rate, or a signal came.
+/// If it prints no rate, or a signal came.
 pub fn benchmark(
     random_keys: Option<u64>,
     listen: SocketAddr,
@@ -111,10 +111,10 @@ pub fn benchmark(
     benchmark_of(random_keys, listen, &["-t", test], pipeline, requests)
 }
 
-/// The same, of `what` its last arguments say: a test, or a command.
+/// As [`benchmark`], of the test or command `what`, its last arguments.
 ///
 /// # Errors
-/// If it says no rate, or a signal came.
+/// If it prints no rate, or a signal came.
 pub fn benchmark_of(
     random_keys: Option<u64>,
     listen: SocketAddr,
@@ -140,13 +140,13 @@ pub fn benchmark_of(
     })
 }
 
-/// The rate in the last line, like `"GET","663129.94","0.57",...`.
+/// The rate in the last line, such as `"GET","663129.94","0.57",...`.
 fn rate_of(csv: &str) -> Option<f64> {
     let (_, rest) = csv.lines().last()?.split_once("\",\"")?;
     rest.split('"').next()?.parse().ok()
 }
 
-/// Linearizable gets of three nodes, with as many outstanding as redis-benchmark has.
+/// Measures linearizable gets of three nodes, with as many pending as redis-benchmark has.
 fn measure_etcd(args: &PeersArgs, table: &mut Table) -> Result<[Vec<f64>; 2], Error> {
     let etcd = Etcd::start(3, Setup::Shipped)?;
     let mut grpc = Grpc::new(&etcd.clients)?;

@@ -1,8 +1,8 @@
-//! `concord bench quorum`: VR, NOPaxos and Raft without and with the switch's help, beside etcd,
-//! each replica capped to the same share of a core, nothing on disk (Harmonia §9.5, Figure 9(c) to
-//! (f)).
+//! `concord bench quorum`: VR, NOPaxos and Raft with and without the switch's help, compared with
+//! etcd. Each replica is capped to the same share of a core, and nothing is on disk (Harmonia §9.5,
+//! Figure 9(c) to (f)).
 //!
-//! As in [`super::scale`], all that is compared runs at once and is measured in turn.
+//! As in [`super::scale`], all systems that are compared run at once and are measured in turn.
 
 use clap::Args;
 use concord_core::{SEC, US};
@@ -28,13 +28,14 @@ const COLUMNS: [&str; 9] = [
     "failed",
     "load avg",
 ];
-/// What is asked: places in [`Mix::SCALE`].
+/// The measured mixes: indices in [`Mix::SCALE`].
 const MIXES: [usize; 2] = [0, 1];
-/// Whose stores.
+/// The measured protocols.
 const PROTOCOLS: [Protocol; 3] = [Protocol::Vr, Protocol::NoPaxos, Protocol::Raft];
-/// Writes outstanding while keys are loaded.
+/// The number of pending writes while keys are loaded.
 const FILL_CLIENTS: u32 = 256;
-/// Client machines of a rack, and the pause in which their replies become trains: as in `scale`.
+/// The number of client machines of a rack, and the pause in which their replies become batches: as
+/// in `scale`.
 const SESSIONS: u32 = 4;
 const PAUSE_NS: u64 = 2_000 * US;
 
@@ -44,35 +45,35 @@ pub struct QuorumArgs {
     /// Numbers of replicas
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,3,5")]
     pub replicas: Vec<u16>,
-    /// Share of a core of each replica, and of each node of etcd
+    /// Share of a core for each replica, and for each node of etcd
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub share: f64,
-    /// Keys, all there; uniformly chosen
+    /// Number of keys, all loaded; chosen uniformly
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=50_000_000))]
     pub keys: u64,
-    /// Size of values
+    /// Length of values in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 16)]
     pub value_bytes: usize,
-    /// Operations outstanding for each replica
+    /// Number of pending operations for each replica
     #[arg(long, value_name = "N", default_value_t = 9_000)]
     pub outstanding: u32,
-    /// Operations outstanding for each node of etcd, which refuses more than some thousand
+    /// Number of pending operations for each node of etcd, which refuses more than some thousand
     #[arg(long, value_name = "N", default_value_t = 500)]
     pub etcd_outstanding: u32,
-    /// Measured time of each run
+    /// Duration of the measurement in each run, in seconds
     #[arg(long, value_name = "S", default_value_t = 4.0)]
     pub seconds: f64,
-    /// Cut off before it
+    /// Duration of the warm-up before it, in seconds
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     pub warmup: f64,
-    /// Runs of each
+    /// Number of runs of each configuration
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
     /// Only these stores, as the results name them (`raft,raft+flair,vr,vr+harmonia`); all if left
-    /// out. etcd is there besides
+    /// out. etcd is measured in any case
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub stores: Vec<String>,
-    /// Key groups of FLAIR's switch, a power of two
+    /// Number of key groups of FLAIR's switch, a power of two
     #[arg(long, value_name = "N", default_value_t = KeyGroups::default().groups)]
     pub key_groups: u32,
     /// Leave etcd out
@@ -86,7 +87,7 @@ impl QuorumArgs {
         self.stores.is_empty() || self.stores.iter().any(|wanted| wanted.replace(' ', "") == name)
     }
 
-    /// That each store that is wanted is one.
+    /// Checks that each wanted store exists.
     fn check(&self) -> Result<(), Error> {
         let all = PROTOCOLS.into_iter().flat_map(|p| Accel::serving(p).map(move |a| store(p, a)));
         let all: Vec<String> = all.map(|name| name.replace(' ', "")).collect();
@@ -100,12 +101,12 @@ impl QuorumArgs {
     }
 }
 
-/// What is measured.
+/// A measured store.
 struct Side {
     store: String,
     outstanding: u32,
     target: Box<dyn Target>,
-    /// Who answers: ends with this.
+    /// The processes, which end with this.
     _processes: Processes,
 }
 
@@ -115,7 +116,7 @@ enum Processes {
     Etcd(Etcd),
 }
 
-/// One run.
+/// The result of one run.
 struct Point {
     replicas: u16,
     store: String,
@@ -123,10 +124,10 @@ struct Point {
     rate: f64,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// One line for a person; nothing is left running.
+/// One line for a person; no process is left running.
 pub fn bench(args: &QuorumArgs, results: &Results) -> Result<(), Error> {
     if !(args.share > 0.0 && args.share <= 1.0) {
         return Err(Error::new("--share must be above 0 and at most 1"));
@@ -137,7 +138,7 @@ pub fn bench(args: &QuorumArgs, results: &Results) -> Result<(), Error> {
     for &replicas in &args.replicas {
         let mut sides = sides(args, replicas)?;
         for repeat in 0..args.repeats {
-            // Whoever goes first may find the machine in another state: they take turns.
+            // The first store may find the machine in another state: they take turns.
             sides.rotate_left(1);
             for mix in MIXES {
                 for side in &mut sides {
@@ -156,7 +157,7 @@ pub fn bench(args: &QuorumArgs, results: &Results) -> Result<(), Error> {
     results.plot("quorum", &plot(args, &points))
 }
 
-/// Everything that is compared at so many replicas, loaded and then capped.
+/// All stores that are compared at this number of replicas, loaded and then capped.
 fn sides(args: &QuorumArgs, replicas: u16) -> Result<Vec<Side>, Error> {
     let mut sides = Vec::new();
     for protocol in PROTOCOLS {
@@ -194,7 +195,7 @@ fn sides(args: &QuorumArgs, replicas: u16) -> Result<Vec<Side>, Error> {
     Ok(sides)
 }
 
-/// "vr", or "vr + harmonia".
+/// The name of a store: "vr", or "vr + harmonia".
 fn store(protocol: Protocol, accel: Accel) -> String {
     let name = name_of(protocol);
     if accel == Accel::None { name } else { format!("{name} + {}", name_of(accel)) }

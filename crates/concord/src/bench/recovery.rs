@@ -1,6 +1,6 @@
-//! `concord bench recovery`: a million keys on the disks of a rack. How soon it serves after all of
-//! its processes were killed, how soon a replica that was away is a member again, and for how long
-//! snapshots stop the replicas' loops.
+//! `concord bench recovery`: a million keys on the disks of a rack. It measures the time until the
+//! rack serves after all of its processes were killed, the time until a replica that was away is a
+//! member again, and how long snapshots block the replicas' event loops.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,52 +20,52 @@ use crate::rack::Rack;
 use crate::results::{Results, Table, load_average, spread};
 use crate::systems::store::{Durability, Protocol};
 
-/// Writes outstanding on each connection while keys are loaded, and while a snapshot is made.
+/// The number of pending writes on each connection while keys are loaded, and while a snapshot is
+/// made.
 const PIPELINE: u32 = 16;
-/// How often what is waited for is looked at, and for how long at most.
+/// The interval of checks, and the maximum time to wait.
 const LOOK: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(120);
 const HTTP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Writes a second while a replica is away.
+/// The number of writes per second while a replica is away.
 const AWAY_RATE: f64 = 5_000.0;
-/// How far back a replica's longest iteration may lie (`/status`), in s.
+/// The maximum age of a replica's longest iteration (`/status`), in s.
 const LONGEST_OF: f64 = 20.0;
 
 /// `concord bench recovery`.
 #[derive(Args, Clone, Debug)]
 pub struct RecoveryArgs {
-    /// Kills of all processes, and of one replica
+    /// Number of times that all processes, and that one replica, are killed
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
-    /// Keys
+    /// Number of keys
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=50_000_000))]
     pub keys: u64,
-    /// Size of values
+    /// Length of values in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 100)]
     pub value_bytes: usize,
-    /// How long a replica is away
+    /// Time that a replica is away, in seconds
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     pub away: f64,
-    /// How long writes go on while snapshots are made, with each durability
+    /// Duration of the writes while snapshots are made, with each durability, in seconds
     #[arg(long, value_name = "S", default_value_t = 60.0)]
     pub seconds: f64,
-    /// Writes a second meanwhile: as many as leave the cores some time, or processes wait for each
-    /// other
+    /// Writes per second meanwhile: few enough that processes do not wait for each other's cores
     #[arg(long, value_name = "N", default_value_t = 20_000.0)]
     pub rate: f64,
-    /// How they replicate
+    /// The replication protocol
     #[arg(long, default_value = "chain")]
     pub protocol: Protocol,
-    /// Where the data is: a directory on the disk to measure [default: the system's for temporary
+    /// The directory of the data, on the disk to measure [default: the system's for temporary
     /// files]
     #[arg(long, value_name = "DIR")]
     pub disk: Option<PathBuf>,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// One line for a person; nothing is left running.
+/// One line for a person; no process is left running.
 pub fn bench(args: &RecoveryArgs, results: &Results) -> Result<(), Error> {
     let parent = args.disk.clone().unwrap_or_else(std::env::temp_dir);
     let mut table = Table::new(&["what", "repeat", "value", "load avg"]);
@@ -89,7 +89,7 @@ pub fn bench(args: &RecoveryArgs, results: &Results) -> Result<(), Error> {
         opens.push(back.open);
         copies += back.copies;
         drop(back.process);
-        // The rack as it was, for the next one.
+        // Restores the rack for the next run.
         rig.kill_all()?;
         rig.start_again()?;
     }
@@ -139,29 +139,30 @@ fn load(args: &RecoveryArgs, rig: &Rig) -> Result<(), Error> {
     fill(&mut target, args.keys, args.value_bytes, CONNECTIONS * PIPELINE)
 }
 
-/// What a role says of itself.
+/// The `/status` of a role.
 fn status(http: Option<std::net::SocketAddr>) -> Option<Value> {
     serde_json::from_slice(&http_get(http?, "/status", HTTP_TIMEOUT).ok()?).ok()
 }
 
-/// What replicas' loops did while they were written to.
+/// Measurements of the replicas' event loops under writes.
 struct Loops {
-    /// The longest iteration of each, in s.
+    /// The longest iteration of each replica, in s.
     longest: Vec<f64>,
-    /// The most CPU time of an iteration of each, in s.
+    /// The longest CPU time of an iteration of each replica, in s.
     longest_cpu: Vec<f64>,
-    /// Times that the log of a replica became shorter: a snapshot took the place of the rest.
+    /// The number of times that the log of a replica became shorter, because a snapshot replaced a
+    /// part of it.
     snapshots: u32,
 }
 
-/// Writes to all keys.
+/// Measures event loops during writes to all keys.
 fn loops(args: &RecoveryArgs, rig: &Rig) -> Result<Loops, Error> {
     let rack = Rack::read(&rig.config())?;
     let none = || vec![0.0; rack.replica.len()];
     let mut loops = Loops { longest: none(), longest_cpu: none(), snapshots: 0 };
     let mut sizes = vec![0; rack.replica.len()];
     let mut target = Resp::new(rig.listen, CONNECTIONS, PIPELINE)?;
-    // What the end of the load did is forgotten by then.
+    // By then the effects of the load's end are forgotten.
     write(args, &mut target, CONNECTIONS * PIPELINE, Some(args.rate), LONGEST_OF)?;
     let began = Instant::now();
     while began.elapsed().as_secs_f64() < args.seconds {
@@ -197,7 +198,8 @@ fn write(
     run(target, &mut workload, plan)
 }
 
-/// Kills all processes, and starts them again: seconds until the first and the last key are read.
+/// Kills all processes, and restarts them; returns the seconds until the first and the last key are
+/// read.
 fn kill_all(args: &RecoveryArgs, rig: &mut Rig) -> Result<f64, Error> {
     rig.kill_all()?;
     let began = Instant::now();
@@ -217,18 +219,18 @@ fn kill_all(args: &RecoveryArgs, rig: &mut Rig) -> Result<f64, Error> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// A replica that was away.
+/// The return of a replica that was away.
 struct Back {
     process: Process,
-    /// Seconds until the controller has it as a member.
+    /// The seconds until the controller has it as a member.
     member: f64,
-    /// Seconds until it says that its epoch is open.
+    /// The seconds until it reports that its epoch is open.
     open: f64,
-    /// Copies of the state that it began.
+    /// The number of copies of the state that it began.
     copies: u64,
 }
 
-/// The last replica is killed, comes back later, and is a member again.
+/// Kills the last replica, restarts it later, and waits until it is a member again.
 fn away(args: &RecoveryArgs, rig: &Rig) -> Result<Back, Error> {
     let rack = Rack::read(&rig.config())?;
     let place = rack.replica.last().ok_or_else(|| Error::new("a rack without replicas"))?;

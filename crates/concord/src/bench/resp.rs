@@ -1,4 +1,4 @@
-//! Redis' protocol: connections with a pipeline each, from one thread.
+//! A load over Redis' protocol: connections with a pipeline each, from one thread.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,7 +12,7 @@ use rustix::event::epoll;
 use super::load::{Answer, Ask, Target};
 
 const READ_BYTES: usize = 64 << 10;
-/// Longest line or value of a reply.
+/// The maximum length of a line or value in a reply, in bytes.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ struct Connection {
     stream: TcpStream,
     output: Vec<u8>,
     input: Vec<u8>,
-    /// Requests in their order, which is that of the replies.
+    /// The slots of the pending requests, in the order of their replies.
     slots: VecDeque<u32>,
 }
 
@@ -28,21 +28,21 @@ struct Connection {
 pub struct Resp {
     target: SocketAddr,
     connections: Vec<Connection>,
-    /// Slots of one connection.
+    /// The number of slots of one connection.
     pipeline: u32,
     poller: Poller,
     raw: Vec<epoll::Event>,
     events: Vec<Event>,
     buffer: Vec<u8>,
-    /// What a SET says of the key's time to live: option and number.
+    /// The option of SET for the key's time to live, and its number.
     expiry: Option<(&'static str, String)>,
 }
 
 impl Resp {
-    /// `count` connections to `target`, `pipeline` slots to each.
+    /// `count` connections to `target`, with `pipeline` slots each.
     ///
     /// # Errors
-    /// If nobody listens there.
+    /// If no server listens there.
     pub fn new(target: SocketAddr, count: u32, pipeline: u32) -> Result<Resp, Error> {
         let poller = Poller::new()?;
         let mut connections = Vec::new();
@@ -60,13 +60,13 @@ impl Resp {
         Ok(Resp { target, connections, pipeline, poller, raw, events, buffer, expiry })
     }
 
-    /// Keys are SET with this time to live.
+    /// The same, with SETs that give keys this time to live.
     #[must_use]
     pub fn with_ttl(self, ttl_ms: u64) -> Resp {
         Resp { expiry: Some(("PX", ttl_ms.to_string())), ..self }
     }
 
-    /// Keys are SET until this time, in ms since the Unix epoch.
+    /// The same, with SETs that let keys expire at this time, in ms since the Unix epoch.
     #[must_use]
     pub fn due_at(self, unix_ms: u64) -> Resp {
         Resp { expiry: Some(("PXAT", unix_ms.to_string())), ..self }
@@ -102,7 +102,8 @@ impl Target for Resp {
             stuck |= !sent.map_err(|e| self.broken(e))?;
         }
         let now = clock::now().instant;
-        // What could not be written is tried again soon; what is due within 1 ms not waited for.
+        // What could not be written is tried again soon; it does not wait for a time less than 1 ms
+        // away.
         let until = if stuck || until.since(now) < MS { now } else { until };
         self.poller.wait(now, until, &mut self.raw, &mut self.events)?;
         for i in 0..self.events.len() {
@@ -125,7 +126,7 @@ fn encode(output: &mut Vec<u8>, args: &[&[u8]]) {
 }
 
 impl Connection {
-    /// Whether all of it went.
+    /// Writes pending output; returns whether all of it was written.
     fn write(&mut self) -> io::Result<bool> {
         let mut written = 0;
         while written < self.output.len() {
@@ -162,7 +163,8 @@ impl Connection {
     }
 }
 
-/// The length of the first reply to a GET or SET and whether it is no error, once it is whole.
+/// The length of the first reply to a GET or SET, and whether it is no error; `None` if it is
+/// incomplete.
 fn reply(bytes: &[u8]) -> io::Result<Option<(usize, bool)>> {
     let Some(end) = bytes.windows(2).position(|w| w == b"\r\n") else {
         return Ok(None);

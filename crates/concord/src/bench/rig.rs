@@ -1,4 +1,4 @@
-//! Processes that a bench starts, and ends however it ends.
+//! Processes that a bench starts, and that end when it ends for any reason.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -17,31 +17,31 @@ use super::load::check_stop;
 use crate::rack::{LOCALHOST, Rack, wire};
 use crate::systems::store::{Accel, Durability, Engine, Protocol};
 
-/// Longest time until a rack serves, or a process ends after SIGTERM.
+/// The maximum time until a rack serves, or a process ends after SIGTERM.
 const READY_MAX: Duration = Duration::from_secs(40);
 const STOP_MAX: Duration = Duration::from_secs(8);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Below the directory of a rig.
+/// The path of the rack file below the directory of a rig.
 const RACK: &str = "run/rack.toml";
 const PIDS: &str = "run/pids";
 
 /// Leases far longer than the stalls of a CPU quota: a capped replica is slow, not dead.
 const CAPPED: &str = "lease_ms = 4000\nfailure_ms = 20000\n";
-/// The same of FLAIR's switch, which steps down before a lease is over.
+/// The corresponding setting of FLAIR's switch, which steps down before a lease is over.
 const CAPPED_STEPDOWN: &str = "stepdown_ms = 3500\n";
 
 /// A directory of this bench, removed when dropped.
 #[derive(Debug)]
 pub struct Scratch {
-    /// Where it is.
+    /// The path of the directory.
     pub path: PathBuf,
 }
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl Scratch {
-    /// A fresh one.
+    /// A new directory.
     ///
     /// # Errors
     /// The system's.
@@ -49,7 +49,7 @@ impl Scratch {
         Scratch::below(&std::env::temp_dir())
     }
 
-    /// A fresh one whose files are in memory, where the machine has such a place.
+    /// A new directory whose files are in memory, if the machine has such a place.
     ///
     /// # Errors
     /// The system's.
@@ -58,7 +58,7 @@ impl Scratch {
         if memory.is_dir() { Scratch::below(memory) } else { Scratch::new() }
     }
 
-    /// A fresh one below `parent`.
+    /// A new directory below `parent`.
     ///
     /// # Errors
     /// The system's.
@@ -77,7 +77,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A port nobody listens on.
+/// A port at which no process listens.
 ///
 /// # Errors
 /// If there is none.
@@ -86,7 +86,7 @@ pub fn free_port() -> Result<SocketAddr, Error> {
     listener.local_addr().cannot("find a free port")
 }
 
-/// A process that ends with its owner: asked first, then killed.
+/// A process that ends with its owner: it is asked to end, then killed.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -94,7 +94,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command`; what it prints goes to `log`.
+    /// Starts `command`, whose output goes to `log`.
     ///
     /// # Errors
     /// The system's.
@@ -115,15 +115,15 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// Its process id.
+    /// The id of the process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until `ready` is.
+    /// Waits until `ready` returns `true` for its output.
     ///
     /// # Errors
-    /// If the process ended, with the last it printed; after too long; or a signal came.
+    /// If the process ended, with the end of its output; if it took too long; or a signal came.
     pub fn wait_until(&mut self, mut ready: impl FnMut(&str) -> bool) -> Result<(), Error> {
         let started = Instant::now();
         loop {
@@ -163,30 +163,30 @@ impl Drop for Process {
     }
 }
 
-/// Which rack to start.
+/// The parameters of a rack.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Who orders writes.
+    /// The replication protocol.
     pub protocol: Protocol,
-    /// Number of replicas.
+    /// The number of replicas.
     pub replicas: u16,
-    /// Whether the switch helps.
+    /// How the switch helps.
     pub accel: Accel,
-    /// Replicas are to be capped later: leases are long.
+    /// Whether replicas are to be capped later, for which leases must be long.
     pub capped: bool,
-    /// The replicas' own token bucket.
+    /// The share of a core for the replicas' own token bucket, if it is used.
     pub bucket: Option<f64>,
-    /// What survives a crash; `none` beside peers that persist nothing.
+    /// Which writes survive a crash; `none` for comparisons with systems that persist nothing.
     pub durability: Durability,
-    /// Key groups of FLAIR's switch; the default if not said.
+    /// The number of key groups of FLAIR's switch; `None` for the default.
     pub key_groups: Option<u32>,
-    /// Where replicas keep the data.
+    /// Where replicas keep their data.
     pub engine: Engine,
 }
 
 impl Shape {
-    /// Of so many replicas, with the switch's help where that goes with the protocol; in memory,
-    /// without caps, and nothing survives a crash.
+    /// A rack of this number of replicas, with the switch's help if the protocol can use it; in
+    /// memory, without caps, and without durability.
     pub fn new(protocol: Protocol, replicas: u16) -> Shape {
         let accel = if protocol == Protocol::Craq { Accel::None } else { Accel::default() };
         Shape {
@@ -206,28 +206,28 @@ impl Shape {
 #[derive(Debug)]
 pub struct Rig {
     up: Process,
-    /// How it was started.
+    /// The parameters with which it was started.
     shape: Shape,
-    /// Where Redis clients connect.
+    /// The address for Redis clients.
     pub listen: SocketAddr,
-    /// Where native clients send to.
+    /// The address for native clients.
     pub switch: Addr,
-    /// The replicas' processes.
+    /// The ids of the replicas' processes.
     pub replicas: Vec<u32>,
     caps: Vec<Cap>,
     scratch: Scratch,
 }
 
 impl Rig {
-    /// Starts `concord up` and waits until it serves.
+    /// Starts `concord up`, and waits until it serves.
     ///
     /// # Errors
-    /// If it does not.
+    /// If it does not serve.
     pub fn start(shape: Shape) -> Result<Rig, Error> {
         Rig::start_below(&std::env::temp_dir(), shape)
     }
 
-    /// The same, with its data on the disk of `parent`.
+    /// As [`Rig::start`], with the data on the disk of `parent`.
     ///
     /// # Errors
     /// If it does not serve.
@@ -241,7 +241,7 @@ impl Rig {
         Ok(Rig { up, shape, listen, switch, replicas, caps: Vec::new(), scratch })
     }
 
-    /// The rack file.
+    /// The path of the rack file.
     pub fn config(&self) -> PathBuf {
         self.scratch.path.join(RACK)
     }
@@ -249,7 +249,7 @@ impl Rig {
     /// Kills every process of the rack at once.
     ///
     /// # Errors
-    /// If it cannot be said which they are.
+    /// If the processes are not known.
     pub fn kill_all(&mut self) -> Result<(), Error> {
         let path = self.scratch.path.join(PIDS);
         let text = std::fs::read_to_string(&path).cannot(format!("read {}", path.display()))?;
@@ -257,13 +257,13 @@ impl Rig {
         let pids = std::iter::once(self.up.pid()).chain(own);
         let pids: Vec<Pid> = pids.filter_map(|p| Pid::from_raw(i32::try_from(p).ok()?)).collect();
         let ends: Vec<_> = pids.iter().map(|pid| pidfd_open(*pid, PidfdFlags::empty())).collect();
-        // Stopped first, so that nobody ends in order because another one is gone.
+        // Stopped first, so that no process ends in order because another one is gone.
         for signal in [Signal::STOP, Signal::KILL] {
             for pid in &pids {
                 let _ = kill_process(*pid, signal);
             }
         }
-        // Their ports are free once they are gone; who has no descriptor was gone before.
+        // Their ports are free once they are gone; a process without a descriptor was gone before.
         for end in ends.into_iter().flatten() {
             let mut ended = [PollFd::new(&end, PollFlags::IN)];
             let longest = Timespec { tv_sec: STOP_MAX.as_secs().cast_signed(), tv_nsec: 0 };
@@ -273,7 +273,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Starts a rack that was killed again, on its data.
+    /// Restarts a rack that was killed, with its data.
     ///
     /// # Errors
     /// If it does not serve.
@@ -291,7 +291,7 @@ impl Rig {
         }
     }
 
-    /// Starts a replica that was killed by itself again.
+    /// Restarts a replica that was killed, as a separate process.
     ///
     /// # Errors
     /// The system's.
@@ -311,7 +311,7 @@ impl Rig {
         Ok(())
     }
 
-    /// CPU time used so far by each replica's main thread, in ns.
+    /// The CPU time used so far by each replica's main thread, in ns.
     pub fn replica_cpu_ns(&self) -> Vec<u64> {
         let used = |pid: &u32| {
             let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
@@ -321,7 +321,7 @@ impl Rig {
     }
 }
 
-/// `concord up` with its run directory below `at`, once it serves.
+/// Starts `concord up` with its run directory below `at`, and waits until it serves.
 fn up(at: &Path, listen: SocketAddr, shape: Shape) -> Result<Process, Error> {
     let exe = std::env::current_exe().cannot("find this program")?;
     let mut command = Command::new(exe);
@@ -350,8 +350,8 @@ fn up(at: &Path, listen: SocketAddr, shape: Shape) -> Result<Process, Error> {
     Ok(up)
 }
 
-/// Caps each process to `share` of a core until the caps are dropped, which must be after the
-/// process ended.
+/// Caps each process to `share` of a core until the caps are dropped, which must happen after the
+/// process has ended.
 ///
 /// # Errors
 /// If the machine does not allow it.
@@ -364,7 +364,7 @@ pub fn capped(pids: &[u32], share: f64) -> Result<Vec<Cap>, Error> {
     pids.iter().map(cap_one).collect()
 }
 
-/// As the command line calls it.
+/// The name of a value on the command line.
 pub fn name_of(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |name| name.get_name().to_string())
 }

@@ -1,8 +1,9 @@
 //! `concord bench scale`: throughput by the number of replicas, each capped to the same small share
-//! of a core, chain replication without and with the switch's help (Harmonia §9.2, Figure 7 and 8).
+//! of a core, for chain replication with and without the switch's help (Harmonia §9.2, Figure 7 and
+//! 8).
 //!
-//! All racks that are compared run at once and are measured in turn, so that what else the machine
-//! does hits each of them: without help, with help, and for reads one replica alone.
+//! All racks that are compared run at once and are measured in turn, so that other work of the
+//! machine affects each of them: without help, with help, and for reads one replica alone.
 
 use clap::{Args, ValueEnum};
 use concord_core::{SEC, US};
@@ -35,29 +36,30 @@ const COLUMNS: [&str; 17] = [
     "load avg",
     "set",
 ];
-/// Writes outstanding while keys are loaded.
+/// The number of pending writes while keys are loaded.
 const FILL_CLIENTS: u32 = 2_048;
-/// Replies are taken after such a pause: latency is hundreds of ms under a quota anyway, and trains
-/// leave more of the cores to the replicas.
+/// The pause before replies are received, in ns: latency is hundreds of ms under a quota anyway,
+/// and batches leave more of the cores to the replicas.
 const PAUSE_NS: u64 = 5_000 * US;
-/// Sessions of a generator: each has 8,192 writes outstanding at most.
+/// The number of sessions of a generator: each has at most 8,192 pending writes.
 const SESSIONS: u32 = 4;
-/// Writes outstanding at most for each replica where nothing else is asked: they wait for a whole
-/// chain of replicas that stand still in turn, and more of them would only be sent again.
+/// The maximum number of pending writes for each replica if the flags do not say: they wait for a
+/// whole chain of replicas that stall in turn, and more of them would only be sent again.
 const WRITES_OUTSTANDING_MAX: u32 = 3_000;
-/// Operations outstanding at most, of all sessions: three times what ten replicas serve in a period
-/// of their quota. With three times as many the generator's state falls out of its caches, and the
-/// generator is what ten replicas wait for.
+/// The maximum number of pending operations of all sessions: three times what ten replicas serve in
+/// a period of their quota. With three times as many, the state of the generator does not fit into
+/// its caches, and ten replicas wait for the generator.
 const OUTSTANDING_MAX: u32 = 30_000;
-/// Keys where the replicas' own bucket caps them: it does so from the start, loading included.
+/// The maximum number of keys if the replicas' own token bucket caps them: it does so from the
+/// start, while keys are loaded, too.
 const BUCKET_KEYS_MAX: u64 = 50_000;
-/// Up to so many replicas the quota is cross-checked with the bucket.
+/// The maximum number of replicas at which the quota is cross-checked with the token bucket.
 const BUCKET_REPLICAS_MAX: u16 = 4;
 
-/// What caps replicas.
+/// The mechanism that caps replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CapBy {
-    /// A quota where the machine allows it, else the bucket.
+    /// A quota if the machine allows it, otherwise the token bucket.
     Auto,
     /// A quota of the system.
     Quota,
@@ -65,7 +67,7 @@ pub enum CapBy {
     Bucket,
 }
 
-/// What is asked of the racks; the order of [`Mix::SCALE`].
+/// The workloads, in the order of [`Mix::SCALE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScaleWorkload {
     /// Reads only.
@@ -94,7 +96,7 @@ pub struct ScaleArgs {
         default_value = "1,2,3,4,5,6,7,8,9,10"
     )]
     pub replicas: Vec<u16>,
-    /// What is asked of them
+    /// Workloads
     #[arg(
         long,
         value_enum,
@@ -103,39 +105,39 @@ pub struct ScaleArgs {
         default_value = "read-only,5%-writes,write-only"
     )]
     pub workloads: Vec<ScaleWorkload>,
-    /// Share of a core of each replica
+    /// Share of a core for each replica
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     pub share: f64,
-    /// What caps replicas
+    /// The mechanism that caps replicas
     #[arg(long, value_enum, default_value_t = CapBy::Auto)]
     pub cap: CapBy,
-    /// Keys, all there; uniformly chosen
+    /// Number of keys, all loaded; chosen uniformly
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=50_000_000))]
     pub keys: u64,
-    /// Size of values
+    /// Length of values in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 16)]
     pub value_bytes: usize,
-    /// Operations outstanding for each replica (30,000 at most in all): more than it serves in one
-    /// period of its quota, so that it has work while those of the others wait
+    /// Number of pending operations for each replica (at most 30,000 in all): more than it serves
+    /// in one period of its quota, so that it has work while those of the others wait
     #[arg(long, value_name = "N", default_value_t = 9_000)]
     pub outstanding: u32,
-    /// Measured time of each run
+    /// Duration of the measurement in each run, in seconds
     #[arg(long, value_name = "S", default_value_t = 1.5)]
     pub seconds: f64,
-    /// Cut off before it
+    /// Duration of the warm-up before it, in seconds
     #[arg(long, value_name = "S", default_value_t = 0.7)]
     pub warmup: f64,
-    /// Runs of each configuration
+    /// Number of runs of each configuration
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
-    /// Runs of each configuration at --pairs-at replicas
+    /// Number of runs of each configuration at --pairs-at replicas
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     pub pairs: u32,
-    /// Where writes with and without help are compared more often
+    /// Number of replicas at which writes with and without help are compared more often
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub pairs_at: u16,
-    /// Start the racks anew so often, for as many runs each time: a replica keeps the memory that
-    /// it got, so that racks differ more than runs on one of them
+    /// Number of times that the racks are started anew, for as many runs each time: a replica keeps
+    /// the memory that it got, so that racks differ more than runs on one of them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub sets: u32,
     /// Leave out the cross-check with the token bucket
@@ -143,11 +145,11 @@ pub struct ScaleArgs {
     pub no_cross_check: bool,
 }
 
-/// One run.
+/// The result of one run.
 #[derive(Clone, Debug)]
 struct Point {
-    /// The number of replicas that this run belongs to: not its own, where it is the one replica
-    /// that was measured in turn with them.
+    /// The number of replicas in the figure to which this run belongs. The single replica that is
+    /// measured in turn with them has another number.
     figure: u16,
     replicas: u16,
     accel: Accel,
@@ -156,7 +158,7 @@ struct Point {
     rate: f64,
 }
 
-/// A rack and who loads it.
+/// A rack and its load generator.
 struct Side {
     replicas: u16,
     accel: Accel,
@@ -164,23 +166,23 @@ struct Side {
     native: Native,
 }
 
-/// Place of reads only in [`Mix::SCALE`].
+/// The index of the read-only mix in [`Mix::SCALE`].
 const READS: usize = ScaleWorkload::ReadOnly as usize;
 
 struct Bench<'a> {
     args: &'a ScaleArgs,
-    /// One replica, with help: what reads at more replicas are compared with.
+    /// One replica, with help, with which reads at more replicas are compared.
     one: Option<Side>,
-    /// How often the racks were started anew.
+    /// How many times the racks were started anew.
     set: u32,
     table: Table,
     points: Vec<Point>,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// One line for a person; nothing is left running.
+/// One line for a person; no process is left running.
 pub fn bench(args: &ScaleArgs, results: &Results) -> Result<(), Error> {
     if !(args.share > 0.0 && args.share <= 1.0) {
         return Err(Error::new("--share must be above 0 and at most 1"));
@@ -207,7 +209,7 @@ pub fn bench(args: &ScaleArgs, results: &Results) -> Result<(), Error> {
 }
 
 impl Bench<'_> {
-    /// All runs, on racks of their own.
+    /// Makes all runs, on racks of their own.
     fn run_set(&mut self, bucket: bool) -> Result<(), Error> {
         let args = self.args;
         let mixes: Vec<usize> = args.workloads.iter().map(|w| *w as usize).collect();
@@ -224,7 +226,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// All runs at `replicas` replicas of the workloads `mixes`.
+    /// Makes all runs of the workloads `mixes` at `replicas` replicas.
     fn at(&mut self, replicas: u16, bucket: bool, mixes: &[usize]) -> Result<(), Error> {
         let mut sides = Vec::new();
         for accel in [Accel::None, Accel::default()] {
@@ -240,7 +242,7 @@ impl Bench<'_> {
         };
         for repeat in 0..runs {
             for &mix in mixes {
-                // Whoever goes first may find the machine in another state: they take turns.
+                // The first rack may find the machine in another state: they take turns.
                 sides.reverse();
                 for side in &mut sides {
                     self.measure(side, replicas, bucket, mix, repeat)?;
@@ -339,7 +341,7 @@ impl Bench<'_> {
         self.rates_beside(replicas, replicas, accel, mix, bucket)
     }
 
-    /// The same of `replicas` replicas that took turns with `figure`.
+    /// The rates of `replicas` replicas that took turns with `figure`.
     fn rates_beside(
         &self,
         figure: u16,

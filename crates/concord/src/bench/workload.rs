@@ -1,5 +1,5 @@
-//! The requests of a bench's clients: the mixes of YCSB (Cooper et al., SoCC 2010, Table 2) and how
-//! keys are chosen.
+//! The requests of a bench's clients: the mixes of YCSB (Cooper et al., SoCC 2010, Table 2) and the
+//! choice of keys.
 
 use concord_core::Rng;
 use concord_core::rng::splitmix64;
@@ -7,7 +7,7 @@ use concord_runtime::Error;
 use rand_distr::Distribution;
 use rand_distr::Zipf;
 
-/// YCSB's constant of the Zipf distribution.
+/// The exponent of YCSB's Zipf distribution.
 pub const ZIPF_EXPONENT: f64 = 0.99;
 
 /// One operation.
@@ -15,7 +15,7 @@ pub const ZIPF_EXPONENT: f64 = 0.99;
 pub enum Kind {
     /// GET.
     Read,
-    /// SET of a key that is there.
+    /// SET of an existing key.
     Update,
     /// SET of the next new key.
     Insert,
@@ -23,21 +23,21 @@ pub enum Kind {
     ReadModifyWrite,
 }
 
-/// Shares of operations, in percent; the rest are reads.
+/// The shares of operations, in percent; the rest are reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
-    /// As tables show it.
+    /// The name in tables.
     pub name: &'static str,
-    /// Percent of updates.
+    /// The share of updates, in percent.
     pub update: u64,
-    /// Percent of inserts.
+    /// The share of inserts, in percent.
     pub insert: u64,
-    /// Percent of read-modify-writes.
+    /// The share of read-modify-writes, in percent.
     pub modify: u64,
 }
 
 impl Mix {
-    /// YCSB A, B, C, D and F. (E scans, which a store of hashed keys has no order for.)
+    /// YCSB A, B, C, D and F. (E scans in key order, which a store of hashed keys does not have.)
     pub const YCSB: [Mix; 5] = [
         Mix { name: "A", update: 50, insert: 0, modify: 0 },
         Mix { name: "B", update: 5, insert: 0, modify: 0 },
@@ -62,23 +62,23 @@ impl Mix {
         }
     }
 
-    /// D reads what was inserted last.
+    /// Whether reads prefer the keys that were inserted last, as in D.
     fn reads_latest(&self) -> bool {
         self.insert > 0
     }
 }
 
-/// How keys are chosen.
+/// The distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Choice {
-    /// All alike.
+    /// All keys are equally likely.
     Uniform,
-    /// Zipf with exponent 0.99, the popular keys spread over the key space.
+    /// Zipf with exponent 0.99; the popular keys are spread over the key space.
     Zipf,
 }
 
 impl Choice {
-    /// As tables show it.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Choice::Uniform => "uniform",
@@ -87,7 +87,7 @@ impl Choice {
     }
 }
 
-/// Our generator behind the trait that `rand_distr` draws from.
+/// Our generator behind the trait from which `rand_distr` draws.
 struct Source<'a>(&'a mut Rng);
 
 impl rand::RngCore for Source<'_> {
@@ -111,14 +111,14 @@ impl rand::RngCore for Source<'_> {
 #[derive(Clone, Debug)]
 pub struct Workload {
     mix: Mix,
-    /// Keys there: inserts add to them.
+    /// The number of existing keys, to which inserts add.
     keys: u64,
     zipf: Option<Zipf<f64>>,
     rng: Rng,
 }
 
 impl Workload {
-    /// Over keys `0..keys`, which are to be there.
+    /// A workload over the keys `0..keys`, which must exist.
     ///
     /// # Errors
     /// If there are no keys.
@@ -126,7 +126,7 @@ impl Workload {
         if keys == 0 {
             return Err(Error::new("--keys must be above 0"));
         }
-        // D is Zipf by definition: its popular keys are the newest.
+        // D is Zipf by definition: its popular keys are the newest ones.
         let zipf = (choice == Choice::Zipf || mix.reads_latest())
             .then(|| Zipf::new(keys as f64, ZIPF_EXPONENT))
             .transpose()
@@ -134,7 +134,7 @@ impl Workload {
         Ok(Workload { mix, keys, zipf, rng: Rng::new(seed) })
     }
 
-    /// The next operation, and the number of its key.
+    /// Draws the next operation, and the number of its key.
     pub fn draw(&mut self) -> (Kind, u64) {
         let kind = self.mix.draw(&mut self.rng);
         if kind == Kind::Insert {
@@ -150,7 +150,7 @@ impl Workload {
         (kind, key)
     }
 
-    /// Exponentially distributed time between two arrivals at `rate` a second, in ns.
+    /// Draws the time between two arrivals at `rate` per second, exponentially distributed, in ns.
     pub fn gap_ns(&mut self, rate: f64) -> u64 {
         (-(1.0 - self.rng.unit()).ln() / rate * 1e9) as u64
     }

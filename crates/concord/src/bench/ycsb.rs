@@ -1,5 +1,5 @@
-//! `concord bench ycsb`: YCSB A, B, C, D and F against a rack natively and through RESP, and
-//! against redis-server and etcd where they are installed.
+//! `concord bench ycsb`: YCSB A, B, C, D and F with a rack, natively and through RESP, and with
+//! redis-server and etcd if they are installed.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -33,9 +33,10 @@ const COLUMNS: [&str; 14] = [
     "failed",
     "load avg",
 ];
-/// Writes outstanding while keys are loaded.
+/// The number of pending writes while keys are loaded.
 const FILL_CLIENTS: u32 = 1_024;
-/// etcd syncs every write to the disk: loading more would take minutes.
+/// The maximum number of keys for etcd, which syncs every write to the disk: loading more would
+/// take minutes.
 const ETCD_KEYS_MAX: u64 = 10_000;
 
 /// `concord bench ycsb`.
@@ -48,42 +49,42 @@ Examples:
 
 Latencies are counted from when an operation was due, so that an open loop tells of queues.")]
 pub struct YcsbArgs {
-    /// A Redis endpoint to measure, instead of what is started for it; repeatable
+    /// A Redis endpoint to measure, instead of the systems that are started; repeatable
     #[arg(long, value_name = "ADDR:PORT")]
     pub target: Vec<SocketAddr>,
-    /// Which of A, B, C, D and F
+    /// The workloads, of A, B, C, D and F
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "A,B,C,D,F")]
     pub workloads: Vec<String>,
-    /// How keys are chosen; both without
+    /// The distribution of keys [default: both]
     #[arg(long, value_enum)]
     pub choice: Option<Choice>,
-    /// Keys that are there
+    /// Number of keys that are loaded
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=50_000_000))]
     pub keys: u64,
-    /// Size of values
+    /// Length of values in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 100)]
     pub value_bytes: usize,
-    /// Clients, each with one operation at a time
+    /// Number of clients, each with one operation at a time
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub clients: u32,
-    /// Open loop: operations a second; closed loop without
+    /// Open loop with this number of operations per second [default: closed loop]
     #[arg(long, value_name = "N")]
     pub rate: Option<f64>,
-    /// Measured time of each workload
+    /// Duration of the measurement of each workload, in seconds
     #[arg(long, value_name = "S", default_value_t = 3.0)]
     pub seconds: f64,
-    /// Cut off before it
+    /// Duration of the warm-up before it, in seconds
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     pub warmup: f64,
-    /// Replicas of the rack
+    /// Number of replicas of the rack
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub replicas: u16,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// One line for a person; nothing is left running.
+/// One line for a person; no process is left running.
 pub fn bench(args: &YcsbArgs, results: &Results) -> Result<(), Error> {
     let mixes: Vec<Mix> = args.workloads.iter().map(|name| mix(name)).collect::<Result<_, _>>()?;
     if args.rate.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) {
@@ -114,7 +115,7 @@ pub fn bench(args: &YcsbArgs, results: &Results) -> Result<(), Error> {
 
 type Each<'a> = dyn FnMut(&str, &mut dyn Target, u64) -> Result<(), Error> + 'a;
 
-/// Starts what is measured, one after the other: they share the cores.
+/// Starts the measured systems, one after the other, since they share the cores.
 fn own(args: &YcsbArgs, each: &mut Each<'_>) -> Result<(), Error> {
     let rig = Rig::start(Shape::new(Protocol::Chain, args.replicas))?;
     each("concord native", &mut Native::new(rig.switch, 1, 0)?, args.keys)?;
@@ -131,7 +132,7 @@ fn own(args: &YcsbArgs, each: &mut Each<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a program is there; says so if not.
+/// Whether a program is installed; prints a line if not.
 pub fn installed(program: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();
     if !found {
@@ -140,7 +141,7 @@ pub fn installed(program: &str) -> bool {
     found
 }
 
-/// A redis-server without persistence, and where it listens.
+/// Starts a redis-server without persistence; returns its address, too.
 ///
 /// # Errors
 /// If it does not start.
@@ -148,7 +149,8 @@ pub fn redis_server() -> Result<((Process, Scratch), SocketAddr), Error> {
     redis_server_in(Scratch::new()?, &["--appendonly", "no"])
 }
 
-/// A redis-server with its data in `scratch`, persisted as `flags` say, and where it listens.
+/// Starts a redis-server with its data in `scratch`, persisted as `flags` say; returns its address,
+/// too.
 ///
 /// # Errors
 /// If it does not start.

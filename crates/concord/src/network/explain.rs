@@ -1,14 +1,14 @@
 //! `--explain-flow`: where the time of a flow went.
 //!
-//! A flow ends when its last missing packet arrives. Its time is that packet's: until it was first
-//! sent, until it was sent for the last time, and what each port on its way took.
+//! A flow ends when its last missing packet arrives. The time of the flow is that packet's: until
+//! it was first sent, until it was last sent, and at each port on its path.
 
 use concord_runtime::Error;
 use concord_sim::engine::{Time, US};
 use concord_sim::net::scenario::{Options, Point, Scenario};
 use concord_sim::net::{FlowSpec, Outcome, Visit};
 
-/// The stays of the packet that ended a flow, from its sender on.
+/// The visits of the packet that ended a flow, from its sender on.
 fn way(outcome: &Outcome, spec: FlowSpec, ended: Time) -> Vec<Visit> {
     let mut way: Vec<Visit> = Vec::new();
     for visit in outcome.visits.iter().rev() {
@@ -35,10 +35,10 @@ fn us(ps: u64) -> String {
     format!("{:>12.3} us", ps as f64 / US as f64)
 }
 
-/// Runs the point, and shows the flow's time.
+/// Runs the point, and shows where the time of the flow went.
 ///
 /// # Errors
-/// There is no such flow.
+/// The flow does not exist.
 pub fn run(scenario: &Scenario, point: &Point, flow: u32) -> Result<(), Error> {
     for line in lines(scenario, point, flow)? {
         println!("{line}");
@@ -46,7 +46,7 @@ pub fn run(scenario: &Scenario, point: &Point, flow: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is shown.
+/// The lines to show.
 pub fn lines(scenario: &Scenario, point: &Point, flow: u32) -> Result<Vec<String>, Error> {
     let options = Options { watch: Some(flow), ..Options::default() };
     let run = scenario.run(point, &options);

@@ -1,8 +1,8 @@
 //! `--find-load`: the highest load that a transport carries.
 //!
-//! A load is carried if, from the warm-up to the last arrival, at least 99% of the bytes that flows
-//! offer arrive: what flows are under way at both ends cancels out, and a backlog that grows shows.
-//! A transport that rejects messages carries a load of which it rejects none.
+//! A load is carried if at least 99% of the bytes that flows offer between the warm-up and the last
+//! arrival arrive in that period. Flows in progress at both ends of the period cancel out, and a
+//! growing backlog shows. A transport that rejects messages carries a load only if it rejects none.
 
 use concord_runtime::Error;
 use concord_sim::engine::Time;
@@ -12,19 +12,19 @@ use super::Plan;
 use crate::reproduce::Runner;
 use crate::results::{Results, Table};
 
-/// Loads are tried in hundredths.
+/// Loads are multiples of 1/`STEPS`.
 const STEPS: u64 = 100;
-/// The share of the offered bytes that has to arrive.
+/// The minimum share of the offered bytes that has to arrive.
 const ARRIVED_SHARE_MIN: f64 = 0.99;
 
-/// A load that was tried, of all seeds together.
+/// The result of a load that was tried, over all seeds.
 #[derive(Clone, Copy, Debug)]
 struct Tried {
-    /// In 1/[`STEPS`].
+    /// The load, in 1/[`STEPS`].
     load: u64,
-    /// Bytes that arrived over those that were offered.
+    /// The ratio of the bytes that arrived to those offered.
     arrived_share: f64,
-    /// Messages that the transport rejected, if it rejects any.
+    /// The number of messages that the transport rejected, if it can reject messages.
     rejected: Option<u64>,
 }
 
@@ -37,7 +37,8 @@ impl Tried {
     }
 }
 
-/// The search for one transport: the loads in the order of trying, the highest that is carried.
+/// The search for one transport: the loads in the order in which they were tried, and the highest
+/// that is carried.
 fn search(
     scenario: &Scenario,
     plan: &Plan,
@@ -83,7 +84,7 @@ fn tried_at(
     Ok(Tried { load: hundredths, arrived_share, rejected })
 }
 
-/// Searches for all transports side by side.
+/// Searches for the loads of all transports side by side.
 ///
 /// # Errors
 /// A workload without a load, or results that cannot be written.

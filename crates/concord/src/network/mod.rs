@@ -1,6 +1,6 @@
-//! `concord net`: one topology and workload with several transports, loads and seeds, packet by
-//! packet. [`runs`] runs the points, [`report`] shows and writes what they gave, [`explain`] one
-//! flow's time, [`load`] seeks the highest load.
+//! `concord net`: a topology and a workload with several transports, loads and seeds, packet by
+//! packet. [`runs`] runs the points, [`report`] shows and writes their results, [`explain`] shows
+//! the time of a flow, [`load`] searches for the highest load.
 
 mod explain;
 mod load;
@@ -19,9 +19,10 @@ use concord_sim::net::{IDEAL_TIME, NodeIndex};
 use crate::reproduce::Runner;
 use crate::results::Results;
 
-/// Most points of a command.
+/// The maximum number of points of a command.
 const POINTS_MAX: usize = 100_000;
-/// Most ports times points of `--ports`, which are kept until all points have run.
+/// The maximum number of ports times points of `--ports`, whose reports stay in memory until all
+/// points have run.
 const PORT_ROWS_MAX: u64 = 2_000_000;
 
 /// `concord net`.
@@ -36,52 +37,52 @@ Examples:
 
 docs/guides/network.md begins with an example and lists every key of the file.")]
 pub struct NetArgs {
-    /// The scenario: topology, buffers, workload, transports
+    /// The scenario file: topology, buffers, workload, transports
     #[arg(value_name = "FILE.toml")]
     file: PathBuf,
-    /// Transports: windowed, newreno, dctcp, hpcc, dcpim, fastpass, harmony [default: those of the
-    /// file]
+    /// Transports to run: windowed, newreno, dctcp, hpcc, dcpim, fastpass, harmony [default: those
+    /// of the file]
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     transport: Vec<String>,
     /// Loads, as shares of the hosts' links; only for Poisson arrivals [default: those of the file]
     #[arg(long, value_delimiter = ',')]
     load: Vec<f64>,
-    /// Runs of each point, each of another seed [default: the file's, or 1]
+    /// Number of runs of each point, each with another seed [default: the file's, or 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000))]
     seeds: Option<u64>,
     /// The first seed [default: the file's, or 1]
     #[arg(long, value_name = "SEED")]
     first_seed: Option<u64>,
-    /// Threads: points run side by side [default: as many as cores]
+    /// Number of threads, which run points side by side [default: the number of cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// A tenth of the time of arrivals and of the warm-up, or of the bytes of a pattern; one seed
+    /// Run a tenth of the arrivals and of the warm-up, or of the bytes of a pattern, with one seed
     #[arg(long, conflicts_with = "seeds")]
     quick: bool,
-    /// Write every flow of each point: flows-POINT.csv
+    /// Write every flow of each point to flows-POINT.csv
     #[arg(long)]
     flows: bool,
-    /// Write the flows that ended as HPCC's simulator does: fct-POINT.txt
+    /// Write the completed flows in the format of HPCC's simulator to fct-POINT.txt
     #[arg(long)]
     fct: bool,
-    /// Write what every port did: ports.csv
+    /// Write the report of every port to ports.csv
     #[arg(long)]
     ports: bool,
-    /// Capture what leaves these ports, as FROM:TO, in POINT.pcap
+    /// Capture the packets that leave these ports, given as FROM:TO, in POINT.pcap
     #[arg(long, value_delimiter = ',', value_name = "FROM:TO")]
     pcap: Vec<String>,
     /// Show where the time of this flow of the first point went
     #[arg(long, value_name = "N", conflicts_with_all = ["find_load", "flows", "fct", "ports", "pcap"])]
     explain_flow: Option<u32>,
-    /// Seek the highest load of which 99% of the bytes arrive, in steps of 0.01
+    /// Search for the highest load of which 99% of the bytes arrive, in steps of 0.01
     #[arg(long, conflicts_with_all = ["load", "flows", "fct", "ports", "pcap"])]
     find_load: bool,
-    /// Results go to net/NAME/ in this directory; NAME is the scenario's file without .toml
+    /// The directory for results, which are in net/NAME/; NAME is the scenario's file without .toml
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
 }
 
-/// Runs what the arguments say.
+/// Runs the command.
 ///
 /// # Errors
 /// One line: the file, a point, or the results cannot be used.
@@ -121,7 +122,7 @@ fn runner(args: &NetArgs, runs: u64) -> Runner {
     Runner::new(args.threads.unwrap_or_else(cores), runs)
 }
 
-/// Reads a scenario, and the files that it names, beside it.
+/// Reads a scenario, and the files that it names, which are beside it.
 fn read(path: &Path) -> Result<Scenario, Error> {
     let name = path.display();
     let text = read_text(path).cannot(format!("read {name}"))?;
@@ -146,7 +147,7 @@ fn read_text(path: &Path) -> std::io::Result<String> {
 #[derive(Debug)]
 struct Plan {
     transports: Vec<TransportKind>,
-    /// Nothing, once, where the workload has no load.
+    /// The loads; a single `None` if the workload has no load.
     loads: Vec<Option<f64>>,
     seeds: Vec<u64>,
     points: Vec<Point>,
@@ -201,7 +202,7 @@ impl Plan {
         Ok(Plan { transports, loads, seeds, points })
     }
 
-    /// Searches for a load.
+    /// The number of searches for a load.
     fn searches(&self) -> usize {
         self.transports.len()
     }
@@ -239,7 +240,7 @@ fn ports_between(scenario: &Scenario, ends: (NodeIndex, NodeIndex)) -> Vec<u32> 
     scenario.topology.links().iter().enumerate().filter_map(port).collect()
 }
 
-/// What every output says of itself.
+/// The description that every output has.
 fn about(args: &NetArgs, scenario: &Scenario, plan: &Plan) -> Vec<String> {
     let command: Vec<String> = std::env::args().collect();
     let (first, last) = (plan.seeds[0], plan.seeds[plan.seeds.len() - 1]);

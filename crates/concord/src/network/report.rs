@@ -16,20 +16,20 @@ fn bytes(value: u64) -> String {
     if value == u64::MAX { "-".into() } else { value.to_string() }
 }
 
-/// Transport, load and seed of a row.
+/// The cells of a row for transport, load and seed.
 fn of_point(point: &Point) -> Vec<String> {
     let load = point.load.map_or("-".into(), |load| load.to_string());
     vec![point.transport.name().into(), load, point.seed.to_string()]
 }
 
-/// Flows to the most of slowdowns.
+/// The cells of a row for slowdowns, from the number of flows to the maximum.
 fn of_slowdowns(s: &Slowdowns) -> Vec<String> {
     let mut cells = vec![s.flows.to_string(), s.unfinished.to_string()];
     cells.extend([s.min, s.mean, s.p50, s.p99, s.p999, s.max].map(number));
     cells
 }
 
-/// Prints and writes what all points gave.
+/// Prints and writes the results of all points.
 ///
 /// # Errors
 /// A file that cannot be written.
@@ -71,7 +71,7 @@ pub fn write(
             results.plot(&file, &plot)?;
         }
     }
-    // Files of other programs' formats have no place to say it.
+    // Files in formats of other programs have no place for the description.
     let about = results.path("about.txt");
     let text = format!("{}{}\n", provenance(), results.about_text());
     std::fs::write(&about, text).cannot(format!("write {}", about.display()))?;
@@ -84,7 +84,7 @@ pub fn write(
     Ok(())
 }
 
-/// Most plots over sizes.
+/// The maximum number of plots over sizes.
 const PLOTS_MAX: usize = 16;
 
 fn points(points: &[Point], runs: &[Run]) -> Table {
@@ -207,7 +207,7 @@ fn ports(scenario: &Scenario, points: &[Point], runs: &[Run]) -> Table {
     table
 }
 
-/// What must not be overlooked.
+/// Remarks that must not be overlooked.
 fn remarks(points: &[Point], runs: &[Run]) -> Vec<String> {
     let mut lines = Vec::new();
     let unfinished: usize = runs.iter().map(|run| run.all.unfinished).sum();
@@ -252,7 +252,7 @@ fn remarks(points: &[Point], runs: &[Run]) -> Vec<String> {
     lines
 }
 
-/// The seeds of a point.
+/// The runs of a point, one for each seed.
 fn of<'a>(
     plan: &'a Plan,
     runs: &'a [Run],

@@ -1,4 +1,4 @@
-//! The run of a point: what is kept of it in memory, and the files that it leaves.
+//! The run of a point: its results in memory, and its files.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -12,28 +12,28 @@ use concord_sim::net::{Experiment, Outcome, PortReport, PromiseReport, Slowdowns
 use super::NetArgs;
 use crate::results::Results;
 
-/// Most bytes of a file with a line a flow, and of all files of a command together. What follows is
-/// left out, and file and report say so.
+/// The maximum size of a file with a line per flow, and of all such files of a command together, in
+/// bytes. Further lines are left out, and the file and the report say so.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 const FILES_BYTES_MAX: u64 = 8 << 30;
-/// Bytes of a captured packet in a file.
+/// The number of bytes of a captured packet in a file.
 const CAPTURED_BYTES: u64 = 56;
 
-/// Which files a point leaves.
+/// The files that a point leaves.
 pub struct Files<'a> {
     /// The flags.
     pub args: &'a NetArgs,
     /// The ports that are captured.
     pub capture: Vec<u32>,
-    /// Where files go.
+    /// The directory of the files.
     pub results: &'a Results,
-    /// Points that leave files.
+    /// The number of points that leave files.
     pub points: usize,
 }
 
 impl Files<'_> {
-    /// Most bytes of each file: the same for every point, so that it does not matter which one
-    /// comes first.
+    /// The maximum size of each file, in bytes: the same for every point, so that it does not
+    /// matter which one runs first.
     fn bytes_max(&self) -> u64 {
         let kinds = u64::from(self.args.flows)
             + u64::from(self.args.fct)
@@ -43,46 +43,46 @@ impl Files<'_> {
     }
 }
 
-/// What is kept of a run: the slowdowns of classes of sizes, not its flows.
+/// The results of a run: the slowdowns by classes of sizes, without the flows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// Of all measured flows.
+    /// The slowdowns of all measured flows.
     pub all: Slowdowns,
-    /// Of those of each class of sizes.
+    /// The slowdowns of each class of sizes.
     pub by_size: Vec<Slowdowns>,
-    /// Of the switch port with the most.
+    /// The maximum queue at any switch port, in bytes.
     pub waiting_bytes_max: u64,
-    /// Of the switch port with the most.
+    /// The mean queue at the switch port where it is longest, in bytes.
     pub waiting_bytes_mean: f64,
-    /// Of the switch port with the most.
+    /// The use of the switch port that is used most, 0 to 1.
     pub use_max: f64,
-    /// Payload that arrived while it was measured, in Gb/s.
+    /// The payload that arrived during the measurement, in Gb/s.
     pub goodput_gbps: f64,
-    /// Packets that found no room.
+    /// The number of packets dropped at full buffers.
     pub dropped: u64,
-    /// Marks set while ports were measured.
+    /// The number of congestion marks set while ports were measured.
     pub marked: u64,
-    /// Times that a lossless network would have paused an input.
+    /// The number of times that a lossless network would have paused an input.
     pub would_pause: u64,
-    /// When it ended.
+    /// The time when the run ended, in us.
     pub ended_us: f64,
-    /// Of messages, those that the transport rejected, if it rejects any.
+    /// The number of messages that the transport rejected, if it can reject messages.
     pub rejected: Option<u64>,
-    /// What the transport promised of queues, if anything, and what waited.
+    /// The transport's bound of queues, if it has one, and the longest queue.
     pub kept: Option<PromiseReport>,
     /// The transport's counters.
     pub transport: Vec<(&'static str, u64)>,
-    /// All ports, if they are wanted.
+    /// The reports of all ports, if they are wanted.
     pub ports: Vec<PortReport>,
-    /// Captured packets that were one too many.
+    /// The number of packets that were not captured because there were too many.
     pub not_captured: u64,
-    /// Lines of flows that were one too many.
+    /// The number of lines of flows left out because there were too many.
     pub not_written: u64,
-    /// Equal for equal runs.
+    /// The hash of the run: equal for equal runs.
     pub digest: u64,
 }
 
-/// Classes of sizes: above, up to.
+/// The classes of sizes in bytes: above, and up to.
 pub fn classes(scenario: &Scenario) -> Vec<(u64, u64)> {
     let mut from = 0;
     let bounds = scenario.size_bounds.iter().copied().filter(|&bound| bound < u64::MAX);
@@ -158,7 +158,7 @@ impl Run {
     }
 }
 
-/// Writes lines until the file has `bytes_max`; the lines that are left out.
+/// Writes lines until the file has `bytes_max` bytes; returns the number of lines left out.
 fn write_lines(
     path: &Path,
     bytes_max: u64,
@@ -221,7 +221,7 @@ fn write_fct(
     experiment: &Experiment,
     outcome: &Outcome,
 ) -> io::Result<u64> {
-    // A topology of HPCC's has its own numbers as names.
+    // A topology in HPCC's format has its own numbers as names.
     let number = |host: concord_sim::net::HostIndex| {
         scenario.names.of(host.into()).parse().unwrap_or(host.0)
     };

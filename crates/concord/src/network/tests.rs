@@ -32,7 +32,7 @@ fn plan(flags: &str, text: &str) -> Result<Plan, String> {
     Plan::new(&Command::try_parse_from(words).unwrap().args, &scenario)
 }
 
-/// Flags win over the file, and the file over defaults.
+/// Flags override the file, and the file overrides defaults.
 #[test]
 fn flags_win_over_the_file() {
     let file = plan("", RACK).unwrap();
@@ -49,7 +49,7 @@ fn flags_win_over_the_file() {
     assert!(why.contains("only Poisson arrivals"), "{why}");
 }
 
-/// What would take more memory or disk than there is is refused before anything runs.
+/// A request for more memory or disk than there is is refused before anything runs.
 #[test]
 fn too_much_is_refused() {
     let loads = vec!["0.5"; 1_000].join(",");

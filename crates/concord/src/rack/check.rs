@@ -1,4 +1,4 @@
-//! Whether the parts of a rack file fit together.
+//! The check that the parts of a rack file fit together.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -11,37 +11,38 @@ use super::mistakes::{Mistake, other_version, unreadable};
 use super::{Bytes, Kind, Rack, SWITCH_FAILURE_MS_MIN, VERSION, reached};
 use crate::systems::store::{Reads, ReplicaPlace};
 
-/// Longest `lease_ms`, `failure_ms` and `compare_ms`: an hour.
+/// The maximum of `lease_ms`, `failure_ms` and `compare_ms`: an hour.
 const SILENCE_MS_MAX: u64 = 3_600_000;
-/// Longest `script_seconds`, and shortest: until then a script that changes nothing is stopped.
+/// The maximum and the minimum of `script_seconds`. A script that changes nothing is stopped within
+/// the minimum.
 const SCRIPT_SECONDS_MAX: u64 = 3_600;
 const SCRIPT_SECONDS_MIN: u64 = 5;
-/// Longest `scrub_seconds`: a year.
+/// The maximum of `scrub_seconds`: a year.
 const SCRUB_SECONDS_MAX: u64 = 31_536_000;
-/// Least limit of the data: whoever writes less has forgotten the unit.
+/// The minimum limit of the data, in bytes: with less, the unit was probably forgotten.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
-/// Least and largest limit of a value.
+/// The minimum and the maximum of `max_value`, in bytes.
 const VALUE_BYTES_MIN: u64 = 1 << 20;
 const MAX_VALUE_MOST: u64 = 64 << 20;
 
-/// Least memory for replies, which a gateway takes whatever is written.
+/// The minimum of `reply_memory`, in bytes, which a gateway uses in any case.
 const REPLY_MEMORY_BYTES_MIN: u64 = concord_runtime::roles::gateway::REPLIES_BYTES_MIN as u64;
 
-/// Where a role is.
+/// The addresses of a role.
 struct Place {
-    /// `replica 2`
+    /// The name of the role, such as `replica 2`.
     name: String,
-    /// Its section: `replica.1`
+    /// The section of the role, such as `replica.1`.
     section: String,
     addr: SocketAddrV4,
     http: Option<SocketAddr>,
-    /// Where it serves clients.
+    /// The address at which it serves clients.
     listen: Option<SocketAddr>,
 }
 
 impl Place {
-    /// What it listens at for TCP, and the key that says so; port 0 is any that is free.
+    /// Its TCP addresses, each with the key in the file; port 0 stands for any free port.
     fn tcp(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let all = [("http", self.http), ("listen", self.listen)];
         let all = all.into_iter().filter_map(|(key, addr)| Some((key, addr?)));
@@ -54,10 +55,10 @@ impl Place {
 }
 
 impl Rack {
-    /// Parses and checks; an error begins with `:<line>: ` where the line is known.
+    /// Parses and checks a rack file. An error begins with `:<line>: ` if the line is known.
     ///
     /// # Errors
-    /// One line that says what is wrong.
+    /// One line with the mistake.
     pub fn parse(text: &str) -> Result<Rack, String> {
         let rack: Rack = toml::from_str(text).map_err(|e| unreadable(text, &e))?;
         let says_reads =
@@ -70,11 +71,11 @@ impl Rack {
         Ok(rack)
     }
 
-    /// Whether it names all that a running rack has: `concord up` places what a file leaves out, a
-    /// role cannot.
+    /// Checks that the file names everything that a running rack has: `concord up` places roles
+    /// that a file leaves out, a role cannot.
     ///
     /// # Errors
-    /// The section that is missing.
+    /// The missing section.
     pub fn check_whole(&self) -> Result<(), Mistake> {
         let has_member = self.group.iter().any(|group| {
             let stores_and_tasks =
@@ -122,7 +123,7 @@ impl Rack {
         Ok(())
     }
 
-    /// Whether `reads`, which was said and not left out, is for any group that has a leader.
+    /// Checks that `reads`, if it was given, applies to a group with a leader.
     ///
     /// # Errors
     /// If it would be ignored.
@@ -135,10 +136,10 @@ impl Rack {
         Ok(())
     }
 
-    /// Whether the parts fit together.
+    /// Checks that the parts fit together.
     ///
     /// # Errors
-    /// What does not.
+    /// The first mistake.
     pub fn check(&self) -> Result<(), Mistake> {
         if self.version != VERSION {
             return Err(other_version(self.version.into()));
@@ -190,7 +191,7 @@ impl Rack {
         self.check_room()
     }
 
-    /// No path is empty, or one that a shell alone understands.
+    /// Checks that no path is empty, or one that only a shell understands.
     fn check_paths(&self) -> Result<(), Mistake> {
         let state =
             self.controller.iter().map(|c| ("controller.state".to_string(), Some(&c.state)));
@@ -220,7 +221,7 @@ impl Rack {
         Ok(())
     }
 
-    /// A prefix is of one chain, and short enough for keys below it.
+    /// Checks that a prefix belongs to a single chain, and leaves room for keys.
     fn check_coord(&self) -> Result<(), Mistake> {
         let prefix = &self.coord_prefix;
         if prefix.is_empty() {
@@ -238,7 +239,7 @@ impl Rack {
         Err(Mistake::at("coord_prefix", line))
     }
 
-    /// No limit of the data is so small that its unit was forgotten.
+    /// Checks that no limit of the data is so small that its unit was probably forgotten.
     fn check_memory(&self) -> Result<(), Mistake> {
         let groups = self.group.iter().enumerate();
         let groups =
@@ -335,11 +336,11 @@ impl Rack {
         Ok(())
     }
 
-    /// Whether the switch has room for the programs of all groups: one that runs alone may take
-    /// more than an ASIC has.
+    /// Checks that the switch has room for the programs of all groups. A program that runs alone
+    /// may take more than an ASIC has.
     fn check_room(&self) -> Result<(), Mistake> {
         let groups = self.resolved()?;
-        // Each switch of a chain is a switch of its own.
+        // Each switch of a chain is a separate switch.
         let shared = groups.iter().filter(|group| group.kind != Kind::Switches);
         let programs: Vec<Program> = shared.map(|group| group.program).collect();
         if programs.len() < 2 {
@@ -358,7 +359,7 @@ impl Rack {
         })
     }
 
-    /// Whether every role can be reached, and none where another is.
+    /// Checks that every role can be reached, and that no two have the same address.
     fn check_addrs(&self) -> Result<(), Mistake> {
         let places = self.places();
         for (at, place) in places.iter().enumerate() {
@@ -419,7 +420,7 @@ impl Rack {
         Ok(())
     }
 
-    /// Each role that has a number: its name, its section, its number.
+    /// Each role with a number: its name, its section, its number.
     fn numbered(&self) -> Vec<(String, String, u16)> {
         let members =
             self.members().into_iter().map(|(place, node)| (place.name, place.section, node));
@@ -432,7 +433,7 @@ impl Rack {
         members.chain(gateways).chain(standbys).collect()
     }
 
-    /// Where the members of all groups are, each with its number.
+    /// The addresses of the members of all groups, each with its number.
     fn members(&self) -> Vec<(Place, u16)> {
         let mut all = Vec::new();
         for group in self.groups().unwrap_or_default() {
@@ -464,13 +465,13 @@ impl Rack {
         all
     }
 
-    /// The host's address, if the file gives any role one: all roles of `concord up` are on one
-    /// host.
+    /// The address of the host, if the file has the address of any role: all roles of `concord up`
+    /// are on one host.
     pub fn host(&self) -> Option<Ipv4Addr> {
         self.places().first().map(|place| *place.addr.ip())
     }
 
-    /// Where each role is.
+    /// The addresses of each role.
     fn places(&self) -> Vec<Place> {
         let one = |name: String, section: String, addr, http| Place {
             name,
@@ -497,7 +498,7 @@ impl Rack {
     }
 }
 
-/// Whether two TCP addresses cannot both be had: `0.0.0.0` is every address of its role's own host.
+/// Whether two TCP addresses conflict: `0.0.0.0` is every address of its role's own host.
 fn is_same(place: &Place, addr: SocketAddr, other: &Place, taken: SocketAddr) -> bool {
     reached(addr, place.addr) == reached(taken, other.addr)
 }

@@ -21,15 +21,15 @@ use crate::systems::{
 
 /// The name of the group that the top level describes.
 pub const STORE: &str = "store";
-/// Shortest lease of a task: a quarter of it may pass between two signs of life.
+/// The minimum lease of a task, in ms: a quarter of it may pass between two keepalives.
 const LEASE_MS_MIN: u64 = 20;
-/// Most different things that workers of a group have: a class of executors for each, and one for
-/// all.
+/// The maximum number of distinct features that the workers of a group have: each has a class of
+/// executors, and there is one class for all.
 pub const HAS_MAX: usize = 7;
-/// Longest name of a group.
+/// The maximum length of a group's name, in bytes.
 const NAME_BYTES_MAX: usize = 32;
 
-/// What the members of a group are.
+/// The kind of a group's members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -45,7 +45,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name, as the controller gives it, too.
+    /// The name of the kind, which the controller uses, too.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -57,43 +57,43 @@ impl Kind {
     }
 }
 
-/// A group beside the one that the top level describes: it shares the rack's controller and switch,
-/// and has an epoch, members and a switch program of its own. Keys that it leaves out are as at the
-/// top level.
+/// A group beside the one that the top level describes. It shares the rack's controller and switch,
+/// and has an epoch, members and a switch program of its own. Keys that it leaves out have their
+/// values of the top level.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupPlace {
-    /// Its name, for `--group` and in what is shown: lower case letters, digits and `-`.
+    /// Its name, for `--group` and in output: lower case letters, digits and `-`.
     pub name: String,
-    /// Its number, from 1. The controller knows the group by it, so it never changes.
+    /// Its number, from 1. The controller identifies the group by it, so that it must never change.
     pub number: u16,
-    /// What its members are.
+    /// The kind of its members.
     #[serde(default)]
     pub kind: Kind,
-    /// What the switch runs for it: `harmonia`, `flair`, `forward`, `craq`, `nopaxos` or
-    /// `nopaxos+harmonia`, as fits the protocol; if left out, what fits `protocol` and `accel`.
+    /// Its switch program: `harmonia`, `flair`, `forward`, `craq`, `nopaxos` or `nopaxos+harmonia`,
+    /// which must fit the protocol. If left out, it follows from `protocol` and `accel`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
     /// Its replication protocol.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// Where its replicas keep the data.
+    /// Where its replicas keep their data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<Engine>,
-    /// What survives a power cut of all its replicas.
+    /// Which writes survive a power cut of all its replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
-    /// Limit of the data at each of its replicas; 0 is no limit.
+    /// The maximum size of the data at each of its replicas; 0 is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub maxmemory: Option<Bytes>,
     /// Its replicas, head or primary first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replica: Vec<ReplicaPlace>,
-    /// Workers: how long a task may run without its owner being heard of, in ms; 1000 if left out.
+    /// Workers: the time in ms that a task may run without contact to its owner; 1000 if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
-    /// Workers: the file with the secret that tasks are tagged with, mode 0600; the same for all
+    /// Workers: the file with the secret that authenticates tasks, mode 0600; the same for all
     /// workers and owners.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
@@ -106,18 +106,18 @@ pub struct GroupPlace {
     /// Its switches, the head of the chain first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub switch: Vec<ChainPlace>,
-    /// Memory: length of a block in bytes, 512, 1024, 2048 or 4096; 1024 if left out. Key and value
-    /// fit a block.
+    /// Memory: the length of a block in bytes, 512, 1024, 2048 or 4096; 1024 if left out. A key and
+    /// its value must fit into a block.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_bytes: Option<u32>,
-    /// Memory: blocks of each of its 32 ranges; 65536 if left out. A block takes memory once it was
-    /// written.
+    /// Memory: the number of blocks in each of its 32 ranges; 65536 if left out. A block takes
+    /// memory once it has been written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range_blocks: Option<u64>,
-    /// Memory: blocks that each node's cache holds; 16384 if left out.
+    /// Memory: the number of blocks that each node's cache holds; 16384 if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_blocks: Option<u32>,
-    /// Memory: who keeps it coherent.
+    /// Memory: how blocks are kept coherent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coherence: Option<Coherence>,
     /// Its memory nodes.
@@ -125,24 +125,24 @@ pub struct GroupPlace {
     pub memory: Vec<MemoryPlace>,
 }
 
-/// A group of the rack, wherever the file describes it.
+/// A group of the rack, with all settings resolved.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {
-    /// Its number.
+    /// The number of the group.
     pub id: GroupId,
-    /// Its name.
+    /// The name of the group.
     pub name: &'a str,
-    /// What its members are.
+    /// The kind of its members.
     pub kind: Kind,
-    /// What the switch runs for it.
+    /// Its switch program.
     pub program: Program,
     /// Its replication protocol.
     pub protocol: Protocol,
-    /// Where its data is.
+    /// Where its replicas keep their data.
     pub engine: Engine,
-    /// What survives a power cut.
+    /// Which writes survive a power cut of all its replicas.
     pub durability: Durability,
-    /// The limit of its data.
+    /// The maximum size of the data at each replica.
     pub maxmemory: Bytes,
     /// Its replicas.
     pub replicas: &'a [ReplicaPlace],
@@ -152,27 +152,27 @@ pub struct Group<'a> {
     pub owners: &'a [OwnerPlace],
     /// Its switches.
     pub switches: &'a [ChainPlace],
-    /// The file with their secret.
+    /// The file with the secret of workers and owners.
     pub key_file: Option<&'a Path>,
-    /// How long a task may run without its owner being heard of.
+    /// The time that a task may run without contact to its owner, in ms.
     pub task_lease_ms: u64,
     /// Its memory nodes.
     pub nodes: &'a [MemoryPlace],
-    /// What the memory is like.
+    /// The parameters of the shared memory.
     pub memory: Shape,
 }
 
-/// How long a task may run without its owner being heard of, in ms.
+/// The default time that a task may run without contact to its owner, in ms.
 const TASK_LEASE_MS: u64 = 1_000;
 
 impl Group<'_> {
-    /// Whether the top level describes it.
+    /// Whether the top level describes the group.
     #[must_use]
     pub fn is_store(&self) -> bool {
         self.id == GroupId::FIRST
     }
 
-    /// A member's name for people: `replica 2`, or `sessions replica 2` outside the store.
+    /// The name of a member for people: `replica 2`, or `sessions replica 2` outside of the store.
     #[must_use]
     pub fn member_name(&self, role: &str, node: u16) -> String {
         if self.is_store() {
@@ -182,19 +182,19 @@ impl Group<'_> {
         }
     }
 
-    /// The same for files: `replica-2`, `sessions-replica-2`.
+    /// The name of a member in names of files: `replica-2`, `sessions-replica-2`.
     #[must_use]
     pub fn member_stem(&self, role: &str, node: u16) -> String {
         self.member_name(role, node).replace(' ', "-")
     }
 
-    /// How long a task may run without its owner being heard of, in ns.
+    /// The time that a task may run without contact to its owner, in ns.
     #[must_use]
     pub fn task_lease_ns(&self) -> u64 {
         self.task_lease_ms.saturating_mul(MS)
     }
 
-    /// What the controller is told of it.
+    /// The settings of the group for the controller.
     #[must_use]
     pub fn setup(&self) -> GroupSetup {
         let setup = match self.kind {
@@ -212,10 +212,10 @@ impl Group<'_> {
         GroupSetup { id: self.id, ..setup }
     }
 
-    /// Whether its own settings fit together.
+    /// Checks that the group's own settings fit together.
     ///
     /// # Errors
-    /// Which do not; the place is within the group's section.
+    /// The first settings that do not; the place is within the group's section.
     pub fn check(&self) -> Result<(), Mistake> {
         let of = if self.is_store() { String::new() } else { format!("group {}: ", self.name) };
         if !self.program.serves(self.wire_kind()) {
@@ -259,7 +259,7 @@ impl Group<'_> {
 }
 
 impl GroupPlace {
-    /// A group of which nothing else is said.
+    /// A group with defaults only.
     #[must_use]
     pub fn new(name: &str, number: u16, kind: Kind) -> GroupPlace {
         GroupPlace {
@@ -285,7 +285,7 @@ impl GroupPlace {
         }
     }
 
-    /// Whether each worker runs tasks, and how many different things they have.
+    /// Checks that each worker runs tasks, and how many distinct features the workers have.
     fn check_workers(&self) -> Result<(), Mistake> {
         let name = &self.name;
         let mut things = BTreeSet::new();
@@ -305,7 +305,7 @@ impl GroupPlace {
         Ok(())
     }
 
-    /// The group, with what it leaves out as at the top level of `rack`.
+    /// The group, with the values of the top level of `rack` where it leaves them out.
     fn resolved<'a>(&'a self, rack: &Rack) -> Result<Group<'a>, Mistake> {
         let protocol = self.protocol.unwrap_or(rack.protocol);
         let program = match (&self.program, self.kind) {
@@ -339,7 +339,7 @@ impl GroupPlace {
         })
     }
 
-    /// Whether it says only what its kind can have.
+    /// Checks that the group has only settings of its kind.
     fn check(&self) -> Result<(), Mistake> {
         let name = &self.name;
         let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
@@ -400,13 +400,13 @@ impl GroupPlace {
 }
 
 impl Rack {
-    /// Whether the top level describes a group: a rack has none there if all its roles are in
+    /// Whether the top level describes a group; it does not if all roles of the rack are in
     /// `[[group]]`.
     pub fn has_store(&self) -> bool {
         !self.replica.is_empty() || self.group.is_empty()
     }
 
-    /// Whether any group is served by the rack's own switch: a chain's are none of that kind.
+    /// Whether any group is served by the rack's own switch; the switches of a chain are separate.
     pub fn needs_switch(&self) -> bool {
         self.has_store() || self.group.iter().any(|group| group.kind != Kind::Switches)
     }
@@ -436,7 +436,7 @@ impl Rack {
     /// All groups, the store first.
     ///
     /// # Errors
-    /// One line that says which program there is not.
+    /// One line that names an unknown program.
     pub fn groups(&self) -> Result<Vec<Group<'_>>, Error> {
         self.resolved().map_err(|mistake| Error::new(mistake.to_string()))
     }
@@ -458,7 +458,7 @@ impl Rack {
         find_served(&groups, gateway).map_err(Error::new)
     }
 
-    /// Whether the groups fit together, and with their gateways.
+    /// Checks that the groups fit together, and with their gateways.
     pub(super) fn check_groups(&self) -> Result<(), Mistake> {
         for (at, group) in self.group.iter().enumerate() {
             group.check().map_err(|mistake| mistake.within(&format!("group.{at}")))?;
@@ -493,7 +493,7 @@ impl Rack {
     }
 }
 
-/// The group that a gateway names, or the first one of replicas.
+/// The group that a gateway names, or the first group of replicas.
 fn find_served<'a>(groups: &[Group<'a>], gateway: &GatewayPlace) -> Result<Group<'a>, String> {
     let mut stores = groups.iter().filter(|group| group.kind == Kind::Replicas);
     let found = match &gateway.group {
@@ -507,10 +507,10 @@ fn find_served<'a>(groups: &[Group<'a>], gateway: &GatewayPlace) -> Result<Group
     })
 }
 
-/// The member of number `node` of the group `name`; the only one of what is left open.
+/// The member `node` of the group `name`; either may be left out if there is only one.
 ///
 /// # Errors
-/// One line that names the groups or the numbers there are.
+/// One line that names the existing groups or numbers.
 pub fn pick_member<'a, T>(
     role: &str,
     groups: &[Group<'a>],

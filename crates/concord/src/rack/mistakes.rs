@@ -1,4 +1,4 @@
-//! Mistakes in a rack file, each in one line: where, and what to write in its place.
+//! Mistakes in a rack file, each reported in one line: the place, and what to write instead.
 
 use std::fmt;
 
@@ -7,36 +7,36 @@ use toml::de::{DeTable, DeValue};
 use super::VERSION;
 use super::names::{Names, Shape, flag_of_up};
 
-/// Something that does not fit, and where the file says it.
+/// A mistake, with its place in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// Keys that have to do with it, as `replica.0.addr`, the likeliest first.
+    /// The keys that it concerns, such as `replica.0.addr`, the likeliest first.
     places: Vec<String>,
     message: String,
-    /// The same for whoever said it with flags, if the remedy is another one then.
+    /// The message for a mistake that was made with flags, if its remedy is a different one.
     flags: Option<String>,
 }
 
 impl Mistake {
-    /// Of one key.
+    /// A mistake at one key.
     pub fn at(place: impl Into<String>, message: impl Into<String>) -> Mistake {
         Mistake { places: vec![place.into()], message: message.into(), flags: None }
     }
 
-    /// Of settings that do not fit each other.
+    /// Settings that do not fit each other.
     pub fn of_misfit(places: &[&str], misfit: &Misfit) -> Mistake {
         let Misfit { why, keys, flags } = misfit;
         let flags = Some(format!("{why}: say {flags}"));
         Mistake { flags, ..Mistake::among(places, format!("{why}: write {keys}")) }
     }
 
-    /// Of several keys, of which the file may have one alone.
+    /// A mistake that concerns several keys, of which the file may have only one.
     pub fn among(places: &[&str], message: impl Into<String>) -> Mistake {
         let places = places.iter().map(ToString::to_string).collect();
         Mistake { places, message: message.into(), flags: None }
     }
 
-    /// Within the section `place`.
+    /// The same mistake within the section `place`.
     #[must_use]
     pub fn within(mut self, place: &str) -> Mistake {
         for inner in &mut self.places {
@@ -45,13 +45,13 @@ impl Mistake {
         self
     }
 
-    /// As `:<line>: <message>`, without the line if the file says nothing of it.
+    /// The message as `:<line>: <message>`, without the line if the file has none of the keys.
     pub fn in_file(&self, text: &str) -> String {
         let line = self.line_in(text).map_or_else(String::new, |line| format!(":{line}"));
         format!("{line}: {}", self.message)
     }
 
-    /// The line of the file that it is about.
+    /// The line of the file that the mistake is about.
     pub fn line_in(&self, text: &str) -> Option<usize> {
         let file = DeTable::parse(text).ok()?;
         let found: Vec<_> = self.places.iter().map(|place| find(file.get_ref(), place)).collect();
@@ -61,25 +61,26 @@ impl Mistake {
     }
 }
 
-/// The message alone, for whoever may have said it with flags.
+/// The message alone, with the remedy for flags.
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.flags.as_ref().unwrap_or(&self.message))
     }
 }
 
-/// Settings that do not fit each other, and what to say instead.
+/// Settings that do not fit each other, and the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Misfit {
-    /// What does not fit.
+    /// The reason why they do not fit.
     pub why: &'static str,
-    /// Keys of the rack file that do.
+    /// Keys of the rack file that fit.
     pub keys: &'static str,
-    /// The same as flags.
+    /// Flags that fit.
     pub flags: &'static str,
 }
 
-/// Where in the file a key is, or the section that lacks it, and whether it was the key.
+/// The position of a key in the file, or of the section that lacks it; and whether the key was
+/// found.
 fn find(file: &DeTable<'_>, place: &str) -> (Option<usize>, bool) {
     let mut at = None;
     let mut table = Some(file);
@@ -111,7 +112,7 @@ fn line_at(text: &str, at: usize) -> usize {
     text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1
 }
 
-/// What the parser says of a file, as `:<line>: <message>`.
+/// An error of the parser as `:<line>: <message>`.
 pub fn unreadable(text: &str, error: &toml::de::Error) -> String {
     let version = toml::from_str::<toml::Table>(text).ok();
     let version = version.and_then(|file| file.get("version")?.as_integer());
@@ -134,12 +135,12 @@ pub fn unreadable(text: &str, error: &toml::de::Error) -> String {
     format!(":{number}: {message}")
 }
 
-/// The file is of another version than this program.
+/// The mistake of a file of another version than this program's.
 pub fn other_version(version: i64) -> Mistake {
     Mistake::at("version", format!("version is {version}; this concord reads version {VERSION}"))
 }
 
-/// What the parser expects, and how a person is told to write it.
+/// The types as the parser names them, and the advice for a person.
 const KINDS: [(&str, &str); 8] = [
     ("u64", "write a whole number, 0 or more"),
     ("u32", "write a whole number from 0 to 4294967295"),
@@ -150,12 +151,12 @@ const KINDS: [(&str, &str); 8] = [
     ("a boolean", "write true or false"),
     ("path string", "write a path in double quotes"),
 ];
-/// Quotes that word processors write.
+/// Quotation marks that word processors write.
 const CURLED: [char; 8] = ['“', '”', '„', '‟', '‘', '’', '«', '»'];
-/// How other languages begin a comment.
+/// The beginnings of comments in other languages.
 const COMMENTS: [&str; 4] = [";", "//", "--", "/*"];
 
-/// The line that the parser stopped at.
+/// The line at which the parser stopped.
 struct Line<'a> {
     text: &'a str,
     number: usize,
@@ -169,19 +170,19 @@ impl Line<'_> {
         header(self.source)
     }
 
-    /// The key and its value as they are written; a table within a line hides the key.
+    /// The key and its value as they are written; a table within the line hides the key.
     fn entry(&self) -> Option<(&str, &str)> {
         let (key, value) = self.source.split_once('=')?;
         (self.section().is_none() && !value.contains('{')).then_some((key.trim(), value.trim()))
     }
 
-    /// What stands under the line's key.
+    /// The shape of the value that the line's key expects.
     fn shape(&self) -> Option<Shape> {
         let (key, _) = self.entry()?;
         self.names.shape(key.rsplit('.').next().unwrap_or(key))
     }
 
-    /// Why the line is not TOML, as far as it can be guessed.
+    /// The likely reason why the line is not TOML.
     fn hint(&self) -> Option<String> {
         let bare = outside_quotes(self.source);
         if bare.contains(CURLED) {
@@ -208,7 +209,7 @@ impl Line<'_> {
         }
     }
 
-    /// Of a key or a section that is there a second time: which line is to be changed, and how.
+    /// The message for a repeated key or section: the line to change, and how.
     fn repeated(&self) -> (usize, String) {
         let source = self.source;
         let Some(section) = self.section() else {
@@ -230,7 +231,7 @@ impl Line<'_> {
         }
     }
 
-    /// The parser's message about TOML that is no rack file, in the words of the reference.
+    /// The parser's message about TOML that is no rack file, in the terms of the reference.
     fn misread(&self, message: &str) -> String {
         if let Some(section) = self.section()
             && (message.starts_with("invalid type") || message.starts_with("wanted "))
@@ -269,13 +270,13 @@ impl Line<'_> {
         }
     }
 
-    /// How the line's key is written.
+    /// The way in which the line's key is written.
     fn remedy(&self) -> Option<String> {
         let (key, _) = self.entry()?;
         self.shape().map(|shape| shape.remedy(key))
     }
 
-    /// A section of which there are several, or not, or that is a key.
+    /// The message for a section that may, or may not, be repeated, or that is a key.
     fn misplaced(&self, section: &str, message: &str) -> String {
         let above = || self.text.lines().take(self.number - 1);
         let shape = self.names.shape_at(section);
@@ -296,7 +297,7 @@ impl Line<'_> {
         }
     }
 
-    /// An address that has a wrong port, or is none.
+    /// The message for an address that has a wrong port, or is no address.
     fn no_address(&self) -> String {
         let value = self.entry().map(|(_, value)| value).unwrap_or_default();
         let text = value.split('"').nth(1).unwrap_or_default();
@@ -306,7 +307,8 @@ impl Line<'_> {
         }
     }
 
-    /// An unknown name, and where it belongs, or the nearest of those that there are, or all.
+    /// The message for an unknown name: where it belongs, or the most similar known name, or all of
+    /// them.
     fn unknown(&self, message: &str, is_section: bool) -> String {
         let names = |text: &str| -> Vec<String> {
             text.split('`').skip(1).step_by(2).map(str::to_string).collect()
@@ -343,18 +345,18 @@ impl Line<'_> {
     }
 }
 
-/// What is said of text that is no port.
+/// The message for text that is no port.
 pub fn no_port(text: &str) -> String {
     format!("the port is 1 to 65535, not {text:?}")
 }
 
-/// The name of the section that a line begins.
+/// The name of the section that a line begins, if it does.
 fn header(line: &str) -> Option<&str> {
     let (inner, _) = line.trim().strip_prefix('[')?.split_once(']')?;
     Some(inner.trim_start_matches('[').trim())
 }
 
-/// What of a line is not within double quotes, and no comment.
+/// The part of a line outside of double quotes and comments.
 fn outside_quotes(line: &str) -> String {
     let outside = line.split('"').step_by(2).collect::<Vec<&str>>().join("\"\"");
     outside.split('#').next().unwrap_or_default().to_string()

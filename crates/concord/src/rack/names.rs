@@ -1,4 +1,4 @@
-//! Which names the rack file has, by its schema, and how a value of each is written.
+//! The names in the rack file, from its schema, and how a value of each is written.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,14 @@ use serde_json::{Map, Value};
 use super::Rack;
 use crate::cli::Cli;
 
-/// What stands under a name.
+/// The shape of the value of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// One section.
     Section,
-    /// A section that there may be several of.
+    /// A section that may be repeated.
     Sections,
-    /// One of some words.
+    /// One of several words.
     Words(Vec<String>),
     /// True or false.
     Boolean,
@@ -26,18 +26,18 @@ pub enum Shape {
     Number,
     /// A list.
     List,
-    /// Text, which may be an address, a size or a path.
+    /// Text, such as an address, a size or a path.
     Text,
 }
 
 impl Shape {
-    /// Whether it is written with a header of its own.
+    /// Whether it has a header of its own.
     #[must_use]
     pub fn is_section(&self) -> bool {
         matches!(self, Shape::Section | Shape::Sections)
     }
 
-    /// How a person is told to write it; `name` is what it stands under.
+    /// The advice on how to write a value of `name`.
     #[must_use]
     pub fn remedy(&self, name: &str) -> String {
         match self {
@@ -61,13 +61,13 @@ impl Shape {
 pub struct Names(Value);
 
 impl Names {
-    /// Those that this program reads.
+    /// The names that this program reads.
     #[must_use]
     pub fn new() -> Names {
         Names(schema_for!(Rack).to_value())
     }
 
-    /// What stands under `name`, at the top level or, if it has no such name, in any section.
+    /// The shape of `name` at the top level; or, if the top level has no such name, in any section.
     #[must_use]
     pub fn shape(&self, name: &str) -> Option<Shape> {
         let top = self.0["properties"].get(name);
@@ -76,7 +76,7 @@ impl Names {
         top.into_iter().chain(below).next().map(|value| self.shape_of(value))
     }
 
-    /// What stands under a path, as `group.replica`.
+    /// The shape at a path such as `group.replica`.
     #[must_use]
     pub fn shape_at(&self, path: &str) -> Option<Shape> {
         let mut table = Some(&self.0);
@@ -89,7 +89,7 @@ impl Names {
         found.map(|value| self.shape_of(value))
     }
 
-    /// Of the names of one section, or of the top level, those of sections, or the others.
+    /// Those of `names`, of one section or the top level, that are sections, or that are not.
     #[must_use]
     pub fn of_kind(&self, names: &[String], sections: bool) -> Vec<String> {
         let wanted: BTreeSet<&str> = names.iter().map(String::as_str).collect();
@@ -103,7 +103,7 @@ impl Names {
         names.iter().filter(|name| is_section(name) == sections).cloned().collect()
     }
 
-    /// Where a key of this name belongs: `in [queue]`.
+    /// The places of a key with this name, such as `in [queue]`.
     #[must_use]
     pub fn homes(&self, name: &str) -> Vec<String> {
         let mut homes = Vec::new();
@@ -130,14 +130,14 @@ impl Names {
         }
     }
 
-    /// What describes `value`: not a reference to it, and not that it may be left out.
+    /// The schema of `value`, without references and without the option to leave it out.
     fn resolved<'a>(&'a self, value: &'a Value) -> &'a Value {
         let one = value["anyOf"].as_array().and_then(|any| any.first()).unwrap_or(value);
         let name = one["$ref"].as_str().and_then(|path| path.rsplit('/').next());
         name.map_or(one, |name| &self.0["$defs"][name])
     }
 
-    /// The section, if `value` is one or several.
+    /// The schema of a section, if `value` is one, or several.
     fn section<'a>(&'a self, value: &'a Value) -> Option<&'a Value> {
         let is_list = value["type"] == "array";
         let own = self.resolved(if is_list { &value["items"] } else { value });
@@ -167,7 +167,7 @@ impl Names {
     }
 }
 
-/// The flag of `concord up` of that name, for which there is no key.
+/// The flag of `concord up` of this name, if there is no key of that name.
 #[must_use]
 pub fn flag_of_up(name: &str) -> Option<String> {
     let command = Cli::command();

@@ -1,4 +1,4 @@
-//! The rack file as it is read and written, and each likely mistake in it.
+//! The rack file as it is read and written, and the error for each likely mistake in it.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn a_host_name_is_looked_up() {
     assert!(Rack::parse("protocol = \"craq\"\naccel = \"none\"").is_ok());
 }
 
-/// What people write, and what they are told: the file, and the line after its name.
+/// Mistakes in a rack file, and the error for each: the file, and the line after its name.
 const MISTAKES: &[(&str, &str)] = &[
     // Names.
     (
@@ -77,7 +77,7 @@ const MISTAKES: &[(&str, &str)] = &[
         ":2: unknown key `address`; the nearest known one is `addr`",
     ),
     ("[table]\nslot = 64", ":2: unknown key `slot`; the nearest known one is `slots`"),
-    // Places.
+    // Places of roles.
     (
         "[switch]\naddr = \"10.0.0.2:7001\"\nprotocol = \"vr\"",
         ":3: unknown key `protocol` here; it belongs to the top level, above the first section or in [[group]]",
@@ -217,7 +217,7 @@ const MISTAKES: &[(&str, &str)] = &[
         "[accel]",
         ":1: `accel` is a key and no section: write one of \"harmonia\", \"flair\", \"none\", as accel = ...",
     ),
-    // What is no TOML.
+    // Text that is not TOML.
     ("failure_ms = 2s # “x”", ":1: write a whole number: `failure_ms = 2s # “x”`"),
     ("split_reads = yes", ":1: write true or false: `split_reads = yes`"),
     ("failure_ms = 2s", ":1: write a whole number: `failure_ms = 2s`"),
@@ -402,7 +402,7 @@ fn a_group_has_what_it_says_and_else_what_the_top_level_does() {
     assert_eq!(pick(None, Some(1)), "which replica? Say --group with one of store, sessions");
     let line = pick(Some("tasks"), None);
     assert!(line.contains("no group tasks has a replica"), "{line}");
-    // All in groups: there is no store.
+    // All groups in `[[group]]`: there is no store.
     let (_, groups) = TWO.split_once("[[group]]").unwrap();
     let rack = Rack::parse(&format!("[[group]]{groups}")).unwrap();
     let names: Vec<_> = rack.groups().unwrap().iter().map(|g| g.name).collect();

@@ -1,5 +1,5 @@
-//! A paper's statements about its figures, in numbers where its text has some, beside the measured
-//! ones.
+//! A paper's statements about its figures, as numbers where its text has some, compared with
+//! measurements.
 
 use std::fmt::{self, Write};
 use std::path::Path;
@@ -12,16 +12,16 @@ use super::runner::Mean;
 use super::seen::Seen;
 use crate::results::provenance;
 
-/// What the paper's text gives.
+/// The number in the paper's text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Paper {
-    /// A number, or what its words mean as one.
+    /// A number, or one that expresses its words.
     Is(f64),
-    /// No number: more than this.
+    /// A lower bound.
     Above(f64),
-    /// No number: less than this.
+    /// An upper bound.
     Below(f64),
-    /// Nothing: what is asked is ours.
+    /// None: the statement is ours.
     Silent,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Paper {
 }
 
 impl Paper {
-    /// Ours over the paper's, or whether ours is on the paper's side.
+    /// The ratio of our number to the paper's, or whether ours is within the paper's bound.
     pub fn beside(self, ours: f64) -> String {
         let holds = match self {
             Paper::Is(0.0) | Paper::Silent => return "-".to_string(),
@@ -48,8 +48,8 @@ impl Paper {
         if holds { "holds" } else { "does not hold" }.to_string()
     }
 
-    /// As [`Paper::beside`], but that a bound is shown only if the whole interval of ours is on one
-    /// side of it.
+    /// As [`Paper::beside`], but a bound counts only if the whole confidence interval of ours is on
+    /// one side of it.
     pub fn beside_interval(self, ours: &Mean) -> String {
         let bound = match self {
             Paper::Is(_) | Paper::Silent => return self.beside(ours.mean),
@@ -64,39 +64,39 @@ impl Paper {
 
 /// A statement of the paper about a figure.
 pub struct Claim {
-    /// Which figure.
+    /// The figure that it is about.
     pub figure: &'static str,
-    /// In the paper's words, shortened.
+    /// The statement in the paper's words, shortened.
     pub says: &'static str,
-    /// Its number.
+    /// The paper's number.
     pub paper: Paper,
-    /// The same from our runs; `None` if a point is missing.
+    /// The number from our runs; `None` if a point is missing.
     pub ours: fn(&Seen) -> Option<Mean>,
-    /// Why it differs, or where the number comes from.
+    /// The reason for a difference, or the source of the number.
     pub reason: &'static str,
 }
 
-/// Operations answered a second.
+/// Operations answered per second.
 pub fn total(m: &Measured) -> f64 {
     m.total()
 }
 
-/// Reads answered a second.
+/// Reads answered per second.
 pub fn reads(m: &Measured) -> f64 {
     m.reads_per_second
 }
 
-/// Writes answered a second.
+/// Writes answered per second.
 pub fn writes(m: &Measured) -> f64 {
     m.writes_per_second
 }
 
-/// Mean latency of reads, in us.
+/// The mean latency of reads, in us.
 pub fn read_us(m: &Measured) -> f64 {
     m.read.mean_ns / 1e3
 }
 
-/// `a / b`, with the interval that both bring.
+/// The ratio `a / b`, with the confidence interval that results from both.
 pub fn over(a: Option<Mean>, b: Option<Mean>) -> Option<Mean> {
     let (a, b) = (a?, b?);
     let mean = a.mean / b.mean;
@@ -104,7 +104,7 @@ pub fn over(a: Option<Mean>, b: Option<Mean>) -> Option<Mean> {
     Some(Mean { mean, half: mean * relative })
 }
 
-/// In millions.
+/// The mean in millions.
 pub fn millions(mean: Option<Mean>) -> Option<Mean> {
     mean.map(|m| Mean { mean: m.mean / 1e6, half: m.half / 1e6 })
 }
@@ -114,23 +114,23 @@ pub fn exact(value: Option<f64>) -> Option<Mean> {
     value.map(|mean| Mean { mean, half: 0.0 })
 }
 
-/// A row of the table: a statement, and ours beside it.
+/// A row of the table: a statement of the paper, and our number.
 pub struct Row<'a> {
-    /// Which figure.
+    /// The figure that it is about.
     pub figure: &'a str,
-    /// In the paper's words, shortened.
+    /// The statement in the paper's words, shortened.
     pub says: &'a str,
-    /// Its number.
+    /// The paper's number.
     pub paper: Paper,
-    /// The same from our runs.
+    /// The number from our runs.
     pub ours: Mean,
-    /// Ours beside the paper's.
+    /// The comparison of our number with the paper's.
     pub beside: String,
-    /// Why it differs, or where the number comes from.
+    /// The reason for a difference, or the source of the number.
     pub reason: &'a str,
 }
 
-/// The table of `rows`, in Markdown, with so many digits after the point.
+/// The table of `rows` in Markdown, with this number of decimals.
 pub fn table_of<'a>(rows: impl Iterator<Item = Row<'a>>, digits: usize) -> String {
     let mut text = "| figure | the paper says | paper | ours | ours / paper | |\n\
                     |---|---|---|---|---|---|\n"
@@ -146,7 +146,7 @@ pub fn table_of<'a>(rows: impl Iterator<Item = Row<'a>>, digits: usize) -> Strin
     text
 }
 
-/// The table, in Markdown.
+/// The table of all claims, in Markdown.
 pub fn table(claims: &[Claim], all: &[(Figure, Seen)]) -> String {
     let row = |claim: &Claim| {
         let (_, seen) = all.iter().find(|(f, _)| f.name == claim.figure)?;
@@ -157,7 +157,7 @@ pub fn table(claims: &[Claim], all: &[(Figure, Seen)]) -> String {
     table_of(claims.iter().filter_map(row), 2)
 }
 
-/// Writes a table and shows it.
+/// Writes a table to a file, and prints it.
 ///
 /// # Errors
 /// A file that could not be written.
@@ -169,7 +169,7 @@ pub fn tell(path: &Path, text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Each claim is about one of `figures`.
+/// Asserts that each claim is about one of `figures`.
 #[cfg(test)]
 pub fn all_are_run(claims: &[Claim], figures: &[Figure]) {
     for claim in claims {

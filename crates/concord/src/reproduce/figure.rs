@@ -1,4 +1,4 @@
-//! A figure of a paper: what is run at each point, and what of it is drawn.
+//! A figure of a paper: the loads that are run at each point, and the values that are drawn.
 
 use concord_sim::load::{Load, Measured};
 
@@ -9,51 +9,51 @@ const MILLION: f64 = 1e6;
 /// A value of a run.
 pub type Value = fn(&Measured) -> f64;
 
-/// What a line of a figure is made of.
+/// The content of a figure's lines.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Drawn {
     /// A value of the runs at each of its points.
     Points,
-    /// Operations over time, of its one run.
+    /// Operations over time, in the line's single run.
     Timeline {
-        /// Length of a bucket, in s.
+        /// The duration of a bucket, in s.
         bucket_s: f64,
     },
-    /// The latencies of reads in its one run, and which share is below.
+    /// The distribution of read latencies in the line's single run.
     Distribution,
 }
 
 /// A line of a figure.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// As the legend says.
+    /// The name in the legend.
     pub name: &'static str,
-    /// Where on the x axis, and what is run there.
+    /// The points: position on the x axis, and load.
     pub points: Vec<(f64, Load)>,
 }
 
 /// A figure of the paper.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// Its number.
+    /// Its number in the paper.
     pub name: &'static str,
-    /// What it shows.
+    /// Its title.
     pub title: &'static str,
-    /// The x axis.
+    /// The label of the x axis.
     pub x: &'static str,
-    /// Names of the places on the x axis; none if it has values.
+    /// The names of places on the x axis; empty if it has values.
     pub x_names: Vec<String>,
-    /// How the x axis is laid out.
+    /// The layout of the x axis.
     pub scale: Scale,
-    /// The y axis.
+    /// The label of the y axis.
     pub y: &'static str,
-    /// What is drawn over x.
+    /// The value that is drawn over x.
     pub y_value: Value,
-    /// A unit of y.
+    /// The unit of y.
     pub y_unit: f64,
-    /// Where x is measured too.
+    /// The value on the x axis, if it is measured, too.
     pub x_value: Option<Value>,
-    /// What a line is made of.
+    /// The content of its lines.
     pub drawn: Drawn,
     /// The lines.
     pub series: Vec<Series>,
@@ -77,31 +77,31 @@ impl Figure {
         }
     }
 
-    /// How it is called beside others: ablations have no number.
+    /// Its name in output; ablations have no number.
     pub fn label(&self) -> String {
         let is_ours = !self.name.starts_with(|c: char| c.is_ascii_digit());
         format!("{} {}", if is_ours { "Ablation" } else { "Figure" }, self.name)
     }
 
-    /// Runs of each point: a timeline or a distribution is one run.
+    /// The number of runs of each point; a timeline or a distribution has only one.
     pub fn repeats(&self, repeats: u64) -> u64 {
         if self.drawn == Drawn::Points { repeats } else { 1 }
     }
 
-    /// Runs in all.
+    /// The total number of runs.
     pub fn runs(&self, repeats: u64) -> u64 {
         let points: usize = self.series.iter().map(|s| s.points.len()).sum();
         points as u64 * self.repeats(repeats)
     }
 
-    /// With names for the places on its x axis.
+    /// The same figure, with names for the places on its x axis.
     pub fn named(mut self, names: &[&str]) -> Figure {
         self.x_names = names.iter().map(ToString::to_string).collect();
         self.scale = Scale::Places;
         self
     }
 
-    /// A line through `points`, each what `load` makes of it.
+    /// Adds a line through `points`, each with the load that `load` makes of it.
     pub fn line<T: Copy>(
         mut self,
         name: &'static str,

@@ -1,8 +1,8 @@
-//! `concord reproduce`: a paper's figures, from the simulator with the shipped machines.
+//! `concord reproduce`: the figures of a paper, from the simulator with the shipped machines.
 //!
-//! Raw data goes to CSV files, means with their confidence intervals to `summary.csv`, one plot to
-//! each figure, and the paper's statements beside ours to `table.md`. A further paper is a folder
-//! here and a line in [`Paper`].
+//! Raw data goes to CSV files, means with their confidence intervals to `summary.csv`, a plot to a
+//! file for each figure, and the paper's statements with our numbers to `table.md`. A further paper
+//! is a folder here and a line in [`Paper`].
 
 mod claims;
 mod concordia;
@@ -23,30 +23,30 @@ pub use runner::Runner;
 /// `concord reproduce`.
 #[derive(Args, Clone, Debug)]
 pub struct ReproduceArgs {
-    /// Which paper
+    /// The paper
     #[command(subcommand)]
     paper: Paper,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 enum Paper {
-    /// Harmonia (VLDB 2019), §10: every figure that is not about MongoDB, MySQL or NetCache
+    /// Harmonia (VLDB 2019), §10: all figures except those about MongoDB, MySQL and NetCache
     Harmonia(harmonia::HarmoniaArgs),
-    /// Falcon (the thesis' chapter 3), §3.5: delays of tasks, their steps; and racks of 32,000
+    /// Falcon (the thesis' chapter 3), §3.5: delays of tasks, and their steps; and racks of 32,000
     /// executors
     Falcon(falcon::FalconArgs),
-    /// FLAIR (NSDI 2020; the thesis' chapter 4), §4.5: throughput, latency, failures, beside
-    /// follower leases and quorum reads
+    /// FLAIR (NSDI 2020; the thesis' chapter 4), §4.5: throughput, latency and failures, compared
+    /// with follower leases and quorum reads
     Flair(flair::FlairArgs),
     /// Harmony (NSDI 2024), §3.3 and §5: bounds, the share of slots that find virtual links, loads
-    /// and slowdowns beside Fastpass
+    /// and slowdowns, compared with Fastpass
     Harmony(harmony::HarmonyArgs),
-    /// Concordia (FAST 2021), §7.2: throughput and packets by sharing, reads and locality, beside
-    /// homes alone, GAM's coherence and delegation
+    /// Concordia (FAST 2021), §7.2: throughput and packets by sharing, reads and locality, compared
+    /// with homes alone, GAM's coherence and delegation
     Concordia(concordia::ConcordiaArgs),
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// One line for a person.

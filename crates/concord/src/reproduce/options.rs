@@ -1,4 +1,4 @@
-//! The options that all papers have, and how their figures are chosen and run.
+//! The options that all papers share, and the selection and the runs of their figures.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -11,46 +11,46 @@ use super::runner::Runner;
 use super::seen::{self, Seen};
 use crate::results::Results;
 
-/// Which figures, how often, and where to.
+/// The selected figures, the number of runs, and the directory of results.
 #[derive(Args, Clone, Debug)]
 pub struct FigureArgs {
-    /// Only these, by their numbers in the paper; ablations by their names
+    /// Only these figures, by their numbers in the paper; ablations by their names
     #[arg(long, value_delimiter = ',', value_name = "FIGURE")]
     pub figures: Vec<String>,
-    /// Runs of each point, each of another seed
+    /// Number of runs of each point, each with another seed
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..=100))]
     pub repeats: u64,
-    /// Threads [default: as many as cores]
+    /// Number of threads [default: the number of cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Results go to a directory of the paper's name in this one
+    /// The directory for results, in which they go to a directory with the paper's name
     #[arg(long, value_name = "DIR", default_value = "results")]
     pub out: PathBuf,
 }
 
 impl FigureArgs {
-    /// Runs so many loads, on as many threads as are wanted.
+    /// A runner for this number of loads, with the number of threads that is wanted.
     pub fn runner(&self, runs: u64) -> Runner {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         Runner::new(self.threads.unwrap_or_else(cores), runs)
     }
 
-    /// Whether what has this name is wanted.
+    /// Whether the figure with this name is wanted.
     pub fn wants(&self, name: &str) -> bool {
         self.figures.is_empty() || self.figures.iter().any(|wanted| wanted == name)
     }
 
-    /// Those that are wanted of `all`; `others` can be had too.
+    /// The figures among `all` that are wanted; `others` are further names that may be wanted.
     ///
     /// # Errors
-    /// A name that nothing has.
+    /// A name that does not exist.
     pub fn choose(&self, all: Vec<Figure>, others: &[&'static str]) -> Result<Vec<Figure>, Error> {
         let known: Vec<&str> = all.iter().map(|f| f.name).chain(others.iter().copied()).collect();
         self.check(&known)?;
         Ok(all.into_iter().filter(|figure| self.wants(figure.name)).collect())
     }
 
-    /// Whether all that is wanted is among `known`.
+    /// Checks that all wanted names are among `known`.
     ///
     /// # Errors
     /// A name that is not.
@@ -61,7 +61,7 @@ impl FigureArgs {
         }
     }
 
-    /// Runs figures one by one and writes what was seen.
+    /// Runs figures one by one, and writes their results.
     ///
     /// # Errors
     /// A rack that did not run, or a file that could not be written.

@@ -1,4 +1,4 @@
-//! The points of a figure's lines: what is run at each, by seed, and what was seen.
+//! The points of a figure's lines: the load of each, and its measurements by seed.
 
 use concord_runtime::Error;
 
@@ -8,11 +8,11 @@ use crate::results::Mark;
 /// A point of a line, run several times.
 #[derive(Debug)]
 pub struct Point<M> {
-    /// Which line.
+    /// The index of the line.
     pub line: usize,
-    /// Where on the x axis.
+    /// The position on the x axis.
     pub x: f64,
-    /// Seed and what was measured, by seed.
+    /// The seed and the measurements of each run.
     pub runs: Vec<(u64, M)>,
 }
 
@@ -23,7 +23,7 @@ impl<M> Point<M> {
     }
 }
 
-/// All points of a figure, as it lists them.
+/// All points of a figure, in its order.
 #[derive(Debug)]
 pub struct Seen<M> {
     /// The points.
@@ -40,12 +40,12 @@ impl<M> Seen<M> {
         self.of(line).find(|p| (p.x - x).abs() < 1e-9)
     }
 
-    /// A value of a point, over its runs; `None` if there is no such point.
+    /// The mean of a value over the runs of a point; `None` if the point does not exist.
     pub fn at(&self, line: usize, x: f64, value: impl Fn(&M) -> f64) -> Option<Mean> {
         Some(Mean::of(&self.point(line, x)?.values(value)))
     }
 
-    /// How far a value of one line is above another's, by the seed: both have the same arrivals and
+    /// The mean difference of a value between two lines, by seed: both have the same arrivals and
     /// sizes.
     pub fn paired(
         &self,
@@ -73,11 +73,11 @@ impl<M> Seen<M> {
     }
 }
 
-/// What is run at each point of a line: where on the x axis, and the load.
+/// The points of a line: position on the x axis, and load.
 pub type Places<L> = [(f64, L)];
 
-/// Runs all points of a figure's lines, each with the seeds 1 to `repeats`. `seeded` is a load with
-/// another seed.
+/// Runs all points of a figure's lines, each with the seeds 1 to `repeats`. `seeded` makes a load
+/// with another seed.
 ///
 /// # Errors
 /// A rack that did not run: a bug.
@@ -106,7 +106,7 @@ pub fn run<'a, L: Sync + 'a, M: Send>(
     Ok(Seen { points })
 }
 
-/// A figure's name as it is shown: those of the paper are numbers.
+/// The name of a figure in output: those of the paper are numbers.
 pub fn label(name: &str) -> String {
     let is_ours = !name.starts_with(|c: char| c.is_ascii_digit());
     format!("{} {name}", if is_ours { "Beside" } else { "Figure" })

@@ -1,4 +1,4 @@
-//! Runs the points of figures on all cores.
+//! The runner of figures' points, on all cores.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use concord_runtime::Error;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A mean and the half width of its 95% confidence interval.
+/// A mean, and half the width of its 95% confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mean {
     /// The mean.
@@ -15,11 +15,12 @@ pub struct Mean {
     pub half: f64,
 }
 
-/// Student's t for 95% and 1 to 9 degrees of freedom; above, the normal distribution's is taken.
+/// Student's t for 95% and 1 to 9 degrees of freedom; above, the value of the normal distribution
+/// is used.
 const T_95: [f64; 9] = [12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262];
 
 impl Mean {
-    /// Of independent runs.
+    /// The mean of independent runs.
     pub fn of(values: &[f64]) -> Mean {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
@@ -32,7 +33,7 @@ impl Mean {
     }
 }
 
-/// Runs loads on several threads and shows how far it is.
+/// Runs loads on several threads, and shows the progress.
 #[derive(Debug)]
 pub struct Runner {
     threads: usize,
@@ -40,7 +41,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// On so many threads; `runs` are to come in all.
+    /// A runner with this number of threads, for `runs` runs in all.
     pub fn new(threads: usize, runs: u64) -> Runner {
         let bar = ProgressBar::new(runs);
         let template = "{bar:30} {pos}/{len} runs, {elapsed}, about {eta} to go, {msg}";
@@ -50,17 +51,17 @@ impl Runner {
         Runner { threads: threads.max(1), bar }
     }
 
-    /// A line above the bar.
+    /// Prints a line above the progress bar.
     pub fn say(&self, line: &str) {
         self.bar.suspend(|| println!("{line}"));
     }
 
-    /// No more runs come.
+    /// Ends the progress bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// What was measured of each load, in their order.
+    /// The measurements of each load, in the order of the loads.
     ///
     /// # Errors
     /// A rack that did not run: a bug.

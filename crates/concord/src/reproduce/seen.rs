@@ -12,7 +12,7 @@ use crate::results::{Mark, Plot, Results, Table};
 pub type Seen = points::Seen<Measured>;
 
 impl Seen {
-    /// The plotted line of a series. Where x is measured too, it is the mean of it.
+    /// The plotted line of a series. If x is measured, too, its mean is used.
     pub fn line(&self, figure: &Figure, series: usize) -> Vec<Mark> {
         let first = || self.of(series).next().and_then(|p| p.runs.first());
         if let Drawn::Timeline { bucket_s } = figure.drawn {
@@ -46,7 +46,7 @@ pub fn run(figure: &Figure, repeats: u64, runner: &Runner) -> Result<Seen, Error
     points::run(figure.name, lines, figure.repeats(repeats), runner, seeded, measure)
 }
 
-/// What is drawn at each point, with the half width of its 95% confidence interval.
+/// The drawn value of each point, with half the width of its 95% confidence interval.
 pub fn summary(all: &[(Figure, Seen)]) -> Table {
     let mut table = Table::new(&["figure", "series", "x", "y_is", "mean", "half_width_95", "runs"]);
     for (figure, seen) in all.iter().filter(|(figure, _)| figure.drawn == Drawn::Points) {

@@ -1,5 +1,5 @@
-//! The frame of `concord sim --system NAME` for systems beside the store: replays a seed, or runs
-//! many, and makes what fails smaller.
+//! The frame of `concord sim --system NAME` for systems other than the store: replays a seed, or
+//! runs many, and makes failing plans smaller.
 
 use std::fmt::Debug;
 use std::process::ExitCode;
@@ -11,25 +11,25 @@ use concord_sim::{shrink, swarm_of};
 
 use crate::sim::{SHRINK_EFFORT, SimArgs, options_of, progress_bar, say_effort, show, verdict};
 
-/// Of a run: what it counted, its digest, and what went wrong.
+/// The result of a run: its counts, its digest, and its violation.
 pub type Replayed<T> = (T, u64, Option<String>);
 
-/// What a system says of itself.
+/// The simulation of a system.
 pub struct Simulated<'a, P: Trial> {
-    /// Its name, as `--system` takes it.
+    /// Its name for `--system`.
     pub name: &'a str,
-    /// The plan of a seed, with the guards that are on.
+    /// Draws the plan of a seed, with the guards that are on.
     pub draw: &'a (dyn Fn(u64) -> P + Sync),
     /// Runs a plan.
     pub replay: &'a dyn Fn(&P) -> Replayed<P::Totals>,
-    /// Prints what was counted.
+    /// Prints the counts.
     pub print: &'a dyn Fn(&P::Totals),
 }
 
 /// Replays a seed, or runs many.
 ///
 /// # Errors
-/// Flags that are for racks of replicas.
+/// Flags that apply only to racks of replicas.
 pub fn simulate<P: Trial + Debug>(
     args: &SimArgs,
     guards: Guards,

@@ -1,4 +1,4 @@
-//! `concord sim --system harmony`: networks whose messages reserve their way. Real ones cannot be
+//! `concord sim --system harmony`: networks whose messages reserve their paths. Real ones cannot be
 //! started yet.
 
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use crate::systems::frame::{self, Simulated};
 /// Replays a seed, or runs many.
 ///
 /// # Errors
-/// Flags that are for racks of replicas.
+/// Flags that apply only to racks of replicas.
 pub fn simulate(args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
     let system = Simulated {
         name: "harmony",

@@ -1,7 +1,7 @@
-//! The systems that a rack can run, a folder or file each: a system's part of the rack file, and
-//! its place in `up` and `status`, and what `sim` runs of it. What belongs to no system
+//! The systems that a rack can run, each in a folder or file of its own: its part of the rack file,
+//! its place in `up` and `status`, and its simulation in `sim`. What belongs to no system
 //! (controller, switch, addresses, processes) is in [`crate::rack`], [`crate::up`] and
-//! [`crate::status`], which name none.
+//! [`crate::status`], which name no system.
 //!
 //! A further system is a file here with its [`System`], a line in [`ALL`] and one in [`Choice`].
 
@@ -29,24 +29,24 @@ use crate::status::Role;
 use crate::up::children::Children;
 use crate::up::place::Ports;
 
-// What `up` finds, and their sections of the rack file.
+// The items that `up` uses, and the systems' sections of the rack file.
 pub use concordia::{Coherence, MemoryPlace, Shape, check as check_memory};
 pub use falcon::{OwnerPlace, Queue, WorkerPlace};
 pub use netcraq::{Cells, ChainPlace};
 pub use store::Earlier;
 
-/// All of them.
+/// All systems.
 const ALL: [&dyn System; 4] =
     [&store::Store, &falcon::Falcon, &netcraq::NetCraq, &concordia::Concordia];
 
-/// A system by the word that `--system` takes.
+/// A system, as `--system` names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Choice {
-    /// A replicated store: Redis' protocol, with the switch's help or without
+    /// A replicated store: Redis' protocol, with or without the switch's help
     #[default]
     #[value(alias = "harmonia")]
     Store,
-    /// Tasks for workers, whose queue is in the switch
+    /// Tasks for workers, with a queue in the switch
     Falcon,
     /// Small keys, locks and counters in a chain of switches
     Netcraq,
@@ -67,48 +67,49 @@ impl Choice {
     }
 }
 
-/// What the command asks of a system.
+/// A system, as the commands use it.
 pub trait System: Sync {
-    /// What the members of its groups are.
+    /// The kind of the members of its groups.
     fn kind(&self) -> Kind;
 
-    /// `up`: puts a group of it into a rack that has none of it, as `--system` asks.
+    /// `up`: adds a group of the system to a rack that has none, for `--system`.
     fn add(&self, rack: &mut Rack);
 
-    /// `up`: flags over the file.
+    /// `up`: overrides the file by flags.
     fn overlay(&self, rack: &mut Rack, args: &UpArgs);
 
-    /// `up`: roles whose ports are given, before others take ports that are free.
+    /// `up`: claims the ports that are given, before other roles take free ports.
     ///
     /// # Errors
-    /// One line that says which port cannot be had.
+    /// One line that names the port that is not available.
     fn claim(&self, rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error>;
 
-    /// `up`: the roles that the file leaves out, at free ports of this host.
+    /// `up`: places the roles that the file leaves out, at free ports of this host.
     ///
     /// # Errors
-    /// One line that says which flag is at fault, or that there are no ports.
+    /// One line that names the flag at fault, or says that no port is free.
     fn place(&self, rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error>;
 
-    /// `up`: whether there is data of its groups in this run directory, which `rack` goes on with.
+    /// `up`: whether this run directory has data of the system's groups, with which `rack`
+    /// continues.
     ///
     /// # Errors
-    /// One line that says which flag does not fit what is there. Nothing was written.
+    /// One line that names the flag that does not fit the existing data. Nothing was written then.
     fn has_data(&self, _earlier: &Earlier<'_>, _rack: &Rack) -> Result<bool, Error> {
         Ok(false)
     }
 
-    /// `up`: its groups that the controller's state may know, and whose data ended with their
-    /// processes: they are founded anew.
+    /// `up`: the groups that the controller's state may contain, and whose data ended with their
+    /// processes: they begin anew.
     ///
     /// # Errors
-    /// If what is there cannot be read.
+    /// If the run directory cannot be read.
     fn gone(&self, _earlier: &Earlier<'_>, _rack: &Rack) -> Result<Vec<GroupId>, Error> {
         Ok(Vec::new())
     }
 
-    /// `up`: looks at what its groups kept, in this run directory as the rack `before`; what there
-    /// is to say of that.
+    /// `up`: examines the data of its groups in this run directory, which belonged to the rack
+    /// `before`; returns messages about it.
     ///
     /// # Errors
     /// One line.
@@ -116,53 +117,52 @@ pub trait System: Sync {
         Ok(Vec::new())
     }
 
-    /// `up`: starts its roles, once controller and switches were started.
+    /// `up`: starts its roles, after controller and switches.
     ///
     /// # Errors
     /// If a process cannot be started.
     fn start(&self, rack: &Rack, file: &Path, children: &mut Children) -> Result<(), Error>;
 
-    /// `up`: a group of it in a line.
+    /// `up`: the description of a group, in one line.
     fn headline(&self, rack: &Rack, group: &Group<'_>) -> String;
 
-    /// `up`: what its groups still lack until they serve; `None` if nothing.
+    /// `up`: what its groups still lack before they serve; `None` if nothing.
     fn missing(&self, rack: &Rack) -> Option<String>;
 
-    /// `up`: whether what a group of it holds outlives the rack.
+    /// `up`: whether the data of a group outlives the rack.
     fn keeps_data(&self, group: &Group<'_>) -> bool;
 
-    /// `up`: what is to be known before it starts, a line each.
+    /// `up`: notes to print before the rack starts, one per line.
     fn notes(&self, rack: &Rack) -> Vec<String>;
 
-    /// `up`: how it is used, once it serves, a line each.
+    /// `up`: instructions to print once the rack serves, one per line.
     fn how_to_use(&self, rack: &Rack) -> Vec<String>;
 
-    /// `up`: what is to be known once it has stopped.
+    /// `up`: a note to print after the rack has stopped.
     fn farewell(&self, rack: &Rack) -> Option<&'static str>;
 
-    /// `status`: its roles, but controller and switches.
+    /// `status`: its roles, without controller and switches.
     ///
     /// # Errors
     /// If the rack file does not fit together.
     fn roles(&self, rack: &Rack) -> Result<Vec<Role>, Error>;
 
-    /// `status`: what one of its roles says of itself, as `/status` has it, in a line. `None`: it
-    /// is another system's.
+    /// `status`: the description of one of its roles from the role's `/status`, in one line; `None`
+    /// for a role of another system.
     fn describe(&self, role: &Value) -> Option<String>;
 
-    /// `status`: what the rack file says of a group, as an object.
+    /// `status`: the settings of a group in the rack file, as an object.
     fn settings(&self, group: &Group<'_>) -> Map<String, Value>;
 
-    /// `status`: figures of a group, from what `/status` of each of its members says.
+    /// `status`: statistics of a group, from the `/status` of each of its members.
     fn figures(&self, members: &[&Value]) -> Map<String, Value>;
 
-    /// `status`: what needs attention in a group as a whole, from what `/status` of each of its
-    /// members says.
+    /// `status`: problems of a group as a whole, from the `/status` of each of its members.
     fn wrong(&self, _group: &Group<'_>, _members: &[&Value]) -> Vec<String> {
         Vec::new()
     }
 
-    /// `status`: a group's settings and figures, in a line or two.
+    /// `status`: the settings and statistics of a group, in a line or two.
     fn describe_group(&self, told: &Value) -> String;
 }
 

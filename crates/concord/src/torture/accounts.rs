@@ -1,6 +1,6 @@
-//! Transactions over several keys (`--accounts`): clients move amounts among accounts by MULTI,
-//! WATCH and scripts, and look at all of them at once, where the sum is always the same; and append
-//! to lists and read several of them in one transaction ([`super::lists`]), from which the order of
+//! Transactions on several keys (`--accounts`). Clients move amounts among accounts by MULTI, WATCH
+//! and scripts, and read all accounts at once, whose sum is always the same. They also append to
+//! lists and read several of them in one transaction ([`super::lists`]), from which the order of
 //! all transactions is checked (strict serializability).
 
 use std::collections::BTreeMap;
@@ -18,32 +18,32 @@ use super::lists::{LISTS, TRANSACTIONS_OF_LISTS};
 use super::resp::{Command, Link, is_passing, number, words};
 use super::{RETRY_PAUSE, TOO_LITTLE, TortureArgs};
 
-/// What each account begins with.
+/// The initial amount of each account.
 const AMOUNT: i64 = 100;
-/// Most accounts: a request for all of them fits a packet or is a long command.
+/// The maximum number of accounts: a request for all of them fits into a packet, or is a long
+/// command.
 pub(super) const ACCOUNTS_MAX: u64 = 10_000;
-/// How often accounts are begun anew since a target went away.
+/// The maximum number of times that accounts are created anew because a target went away.
 const ROUNDS_MAX: usize = 1_000;
-/// How often a transaction is tried again whose watched keys were changed.
+/// The maximum number of attempts of a transaction whose watched keys were changed.
 const TRIES_MAX: u64 = 1_000;
-/// Moves an amount; the names of the accounts are given as keys, or found as arguments like any
-/// other.
+/// A script that moves an amount. The names of the accounts are its keys, or ordinary arguments.
 const MOVE: &str = "local from, to, amount = KEYS[1] or ARGV[2], KEYS[2] or ARGV[3], tonumber(ARGV[1])
 local left, grown = tonumber(redis.call('GET', from)) - amount, tonumber(redis.call('GET', to)) + amount
 redis.call('SET', from, left)
 redis.call('SET', to, grown)
 return {left, grown}";
 
-/// How a transaction is made.
+/// The way in which a transaction is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// MULTI and EXEC.
     Multi,
     /// WATCH, reads, MULTI and EXEC.
     Watch,
-    /// EVAL with its keys.
+    /// EVAL with its keys declared.
     Script,
-    /// EVAL without them.
+    /// EVAL without declared keys.
     Undeclared,
     /// EVAL within MULTI.
     Within,
@@ -74,18 +74,18 @@ impl Way {
     }
 }
 
-/// How a transaction ended.
+/// The outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// It was executed.
     Done,
-    /// It was not, since what it watched had changed.
+    /// It was not executed: a watched key had changed.
     Aborted,
-    /// It was refused, or nobody knows.
+    /// It was refused, or its outcome is unknown.
     Failed,
 }
 
-/// What the clients saw.
+/// The observations of the clients.
 #[derive(Default)]
 struct Seen {
     lists: Vec<Transaction>,
@@ -94,12 +94,12 @@ struct Seen {
     errors: BTreeMap<String, u64>,
 }
 
-/// What moves did to the accounts.
+/// The effect of the moves on the accounts.
 #[derive(Default)]
 struct Balances {
-    /// By account: the sum of what was surely moved.
+    /// By account: the sum of the amounts that were certainly moved.
     known: BTreeMap<u64, i64>,
-    /// Moves of which nobody knows: from, to, how much.
+    /// Moves of unknown outcome: from, to, amount.
     unknown: Vec<(u64, u64, i64)>,
 }
 
@@ -115,8 +115,8 @@ impl Balances {
         }
     }
 
-    /// Accounts that hold more or less than all moves explain: a move that was executed twice keeps
-    /// the sum.
+    /// Accounts with more or less than all moves explain: a move that was executed twice keeps the
+    /// sum.
     fn wrong(&self, found: &[i64]) -> Vec<u64> {
         let is_wrong = |(account, found): &(u64, &i64)| {
             let known = AMOUNT + self.known.get(account).copied().unwrap_or(0);
@@ -131,7 +131,7 @@ impl Balances {
     }
 }
 
-/// What became of a move.
+/// The outcome of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moved {
     Yes,
@@ -140,7 +140,7 @@ enum Moved {
     Unknown,
 }
 
-/// How many transactions were executed, of each way.
+/// The number of executed transactions of each way.
 #[derive(Default)]
 struct Counts([AtomicU64; Way::ALL.len()]);
 
@@ -160,7 +160,7 @@ impl Counts {
 
 pub(super) struct Bank<'a> {
     args: &'a TortureArgs,
-    /// What the names of its keys begin with.
+    /// The prefix of its keys.
     prefix: String,
     accounts: u64,
     began: Instant,
@@ -168,9 +168,9 @@ pub(super) struct Bank<'a> {
     begun: AtomicU64,
     moves: Counts,
     lists: Counts,
-    /// Transactions whose watched keys had changed.
+    /// Transactions that were not executed because a watched key had changed.
     aborted: AtomicU64,
-    /// Transactions that were executed though what they watched was not as they had read it.
+    /// Transactions that were executed although a watched key differed from what they had read.
     changed: AtomicU64,
     sums: AtomicU64,
     broken: AtomicU64,
@@ -198,7 +198,7 @@ impl Bank<'_> {
         format!("{}list:{n}", self.prefix)
     }
 
-    /// A value that is in no list yet.
+    /// A new value, which is in no list yet.
     pub(super) fn value(&self) -> u64 {
         self.values.fetch_add(1, Ordering::Relaxed)
     }
@@ -216,7 +216,7 @@ impl Bank<'_> {
         self.with_seen(|seen| *seen.errors.entry(kind).or_default() += 1);
     }
 
-    /// MULTI, the commands, EXEC; the reply to EXEC.
+    /// Sends MULTI, the commands and EXEC; returns the reply to EXEC.
     pub(super) fn transact(link: &mut Link, commands: Vec<Command>) -> std::io::Result<Reply> {
         let queued = commands.len();
         let whole: Vec<Command> =
@@ -228,7 +228,7 @@ impl Bank<'_> {
         link.receive()
     }
 
-    /// Moves an amount from one account to another, and notes what became of it.
+    /// Moves an amount from one account to another, and notes the outcome.
     fn transfer(&self, link: &mut Link, rng: &mut Rng, way: Way) -> std::io::Result<Ended> {
         let from = rng.below(self.accounts);
         let to = (from + 1 + rng.below(self.accounts - 1)) % self.accounts;
@@ -263,7 +263,7 @@ impl Bank<'_> {
                     [words(&["WATCH", &from, &to]), words(&["GET", &from]), words(&["GET", &to])];
                 let Some(found) = self.watch(link, &commands)? else { return Ok(Moved::No) };
                 let [Some(left), Some(grown)] = [&found[0], &found[1]].map(number::<i64>) else {
-                    // Who has looked at accounts that are not there sees it in the sum, too.
+                    // If the accounts were missing, the sum shows it, too.
                     self.note_error("NOACCOUNT");
                     link.call(&words(&["UNWATCH"]))?;
                     return Ok(Moved::No);
@@ -272,7 +272,7 @@ impl Bank<'_> {
                 let again = commands[1..].iter().cloned();
                 let sets = [words(&["SET", &from, &left]), words(&["SET", &to, &grown])];
                 let reply = Bank::transact(link, again.chain(sets).collect())?;
-                // It was executed on other values than were read of what it watches.
+                // It was executed with other values of the watched keys than it had read.
                 if matches!(&reply, Reply::Array(items) if !items.starts_with(&found)) {
                     self.changed.fetch_add(1, Ordering::Relaxed);
                 }
@@ -298,14 +298,14 @@ impl Bank<'_> {
         })
     }
 
-    /// WATCH, and reads of what is watched; what they saw. Nothing, and nothing is watched, where
-    /// one was refused.
+    /// Sends WATCH, and reads of the watched keys; returns their values. `None`, with no key
+    /// watched, if one was refused.
     pub(super) fn watch(
         &self,
         link: &mut Link,
         commands: &[Command],
     ) -> std::io::Result<Option<Vec<Reply>>> {
-        // As clients do: it is known to be watched before it is read.
+        // As clients do: WATCH is answered before the reads are sent.
         let watched = link.call(&commands[0])?;
         link.send(&commands[1..])?;
         let found: Vec<Reply> =
@@ -320,7 +320,7 @@ impl Bank<'_> {
         Ok(Some(found))
     }
 
-    /// Looks at all accounts at once.
+    /// Reads all accounts at once, and checks the sum.
     fn sum(&self, link: &mut Link) -> std::io::Result<()> {
         let accounts = (0..self.accounts).map(|n| self.account(n).into_bytes());
         let command: Command = [b"MGET".to_vec()].into_iter().chain(accounts).collect();
@@ -338,7 +338,7 @@ impl Bank<'_> {
         Ok(())
     }
 
-    /// What each account holds at last; `None` if no target says so in time.
+    /// The final amount of each account; `None` if no target answers in time.
     fn amounts(&self) -> Option<Vec<i64>> {
         let timeout = Duration::from_secs(self.args.timeout);
         let (began, mut target) = (Instant::now(), 0);
@@ -348,7 +348,7 @@ impl Bank<'_> {
             let address = self.args.target[target % self.args.target.len()];
             let reply = Link::open(address, timeout).and_then(|mut link| link.call(&command));
             if let Ok(Reply::Array(items)) = reply {
-                // What is no number, or not there, is no amount that moves explain.
+                // A value that is missing, or no number, is no amount that moves explain.
                 let amounts = items.iter().map(|item| number(item).unwrap_or(i64::MIN));
                 return Some(amounts.collect());
             }
@@ -412,7 +412,7 @@ impl Bank<'_> {
     }
 }
 
-/// Runs it.
+/// Runs the clients.
 ///
 /// # Errors
 /// If no target answers.
@@ -549,16 +549,16 @@ pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> 
     })
 }
 
-/// Why accounts were not made.
+/// The reason why accounts were not created.
 enum Failed {
-    /// The target went away, or does not know what became of a write.
+    /// The target went away, or does not know the outcome of a write.
     Broken(std::io::Error),
-    /// It does not want to.
+    /// It refused.
     Refused(String),
 }
 
-/// Makes the accounts, at another target where one goes away meanwhile. What was sent to that one
-/// may be executed at any time, so that the others have other names.
+/// Creates the accounts, at another target if one goes away meanwhile. Writes sent to that one may
+/// still be executed at any time, so that the new accounts have other names.
 fn prepare(bank: &mut Bank<'_>) -> Result<(), Error> {
     let timeout = Duration::from_secs(bank.args.timeout);
     let mut well_at = Instant::now();
@@ -584,7 +584,8 @@ fn prepare(bank: &mut Bank<'_>) -> Result<(), Error> {
     )))
 }
 
-/// Gives each account its amount, and empties the lists. `well_at` is when the last of it was done.
+/// Gives each account its amount, and empties the lists. `well_at` is the time when the last of
+/// that was done.
 fn make_accounts(bank: &Bank<'_>, target: SocketAddr, well_at: &mut Instant) -> Result<(), Failed> {
     let timeout = Duration::from_secs(bank.args.timeout);
     let mut link = Link::open(target, timeout).map_err(Failed::Broken)?;
@@ -617,7 +618,7 @@ mod tests {
         balances.note(&Ok(Moved::Aborted), (1, 2, 7));
         assert!(balances.wrong(&[95, 105, 100]).is_empty());
         assert_eq!(balances.wrong(&[90, 110, 100]), [0, 1]);
-        // One of which nobody knows explains what it may have moved, and no more.
+        // A move of unknown outcome explains what it may have moved, and no more.
         balances.note(&Ok(Moved::Unknown), (0, 2, 4));
         assert!(balances.wrong(&[91, 105, 104]).is_empty());
         assert_eq!(balances.wrong(&[90, 110, 104]), [0, 1]);

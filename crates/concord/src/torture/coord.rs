@@ -1,6 +1,6 @@
-//! `concord torture --coord`: several clients of a chain of switches call its keys, with times to
-//! live and a lock, while whoever tests it kills switches. What they saw has to be linearizable,
-//! and nobody may have held the lock beside another.
+//! `concord torture --coord`: several clients of a chain of switches use its keys, with times to
+//! live and a lock, while the tester kills switches. Their history has to be linearizable, and no
+//! two of them may hold the lock at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,16 +16,17 @@ use concord_runtime::coord::{CoordClient, CoordPlace};
 
 use super::workload::{TTL_MS, key};
 
-/// Shortest and longest lease of the lock, in ms.
+/// The minimum and the maximum lease of the lock, in ms.
 const LEASE_MS: (u64, u64) = (100, 600);
-/// A holder takes the lock for its own until this part of its lease is left: clocks differ by less.
+/// A holder stops relying on the lock when this part of its lease is left, since clocks differ by
+/// less.
 const DRIFT: u32 = 50;
-/// Calls of a hundred that are of the lock.
+/// The share of calls that use the lock, in percent.
 const LOCKS_PERCENT: u64 = 6;
 
 type Words = Vec<Vec<u8>>;
 
-/// What is wanted.
+/// The parameters of a run.
 #[derive(Debug)]
 pub(super) struct Wanted<'a> {
     pub clients: u64,
@@ -34,37 +35,37 @@ pub(super) struct Wanted<'a> {
     pub keys: u64,
     pub writes_percent: u64,
     pub seed: u64,
-    /// What the keys begin with.
+    /// The prefix of the keys.
     pub prefix: &'a str,
-    /// Longest value in bytes.
+    /// The maximum length of a value, in bytes.
     pub value_bytes: usize,
-    /// How long after its deadline a key may be there, by what was seen, in ns.
+    /// The time after its deadline for which a key may exist according to the history, in ns.
     pub grace_ns: fn(&[Operation]) -> u64,
 }
 
-/// What was seen.
+/// The result of a run.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub elapsed: Duration,
     pub history: History,
     pub grace_ns: u64,
-    /// Error replies.
+    /// Counts of error replies.
     pub errors: BTreeMap<String, u64>,
     /// The first time that two clients held the lock.
     pub twice: Option<String>,
-    /// Times that it was held.
+    /// The number of times that the lock was held.
     pub holds: u64,
 }
 
-/// What all clients share.
+/// The state that all clients share.
 struct Shared<'a> {
     args: &'a Wanted<'a>,
     recorder: Recorder,
     begun: AtomicU64,
     ends_at: Option<Instant>,
-    /// Who holds the lock, and until when.
+    /// The client that holds the lock, and the time until when.
     held: Mutex<Option<(u64, Instant)>>,
-    /// The first time that two held it.
+    /// The first time that two clients held the lock.
     twice: Mutex<Option<String>>,
     holds: AtomicU64,
     errors: Mutex<BTreeMap<String, u64>>,
@@ -82,16 +83,16 @@ fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One client, and what it holds of the lock.
+/// A client, and its hold of the lock.
 struct Client<'a, 'b> {
     shared: &'a Shared<'b>,
     number: u64,
     coord: CoordClient,
-    /// The value by which it has taken the lock, and until when it is its own.
+    /// The value with which it has taken the lock, and the time until which it relies on the lock.
     holds: Option<(Vec<u8>, Instant)>,
 }
 
-/// Runs it.
+/// Runs the clients.
 ///
 /// # Errors
 /// If no switch answers.
@@ -141,7 +142,7 @@ impl<'a, 'b> Client<'a, 'b> {
         Ok(Client { shared, number, coord: CoordClient::new(place)?, holds: None })
     }
 
-    /// Deletes the keys, so that the history starts from nothing.
+    /// Deletes the keys, so that the history starts with empty ones.
     fn prepare(&mut self) -> Result<(), Error> {
         let args = self.shared.args;
         let keys = (0..args.keys).map(|number| key(args.prefix, number));
@@ -169,7 +170,7 @@ impl<'a, 'b> Client<'a, 'b> {
         let mut rng = Rng::new(args.seed.wrapping_mul(1_000_003) ^ self.number);
         while !self.shared.is_over() {
             let unique = self.shared.begun.fetch_add(1, Ordering::Relaxed);
-            // From one switch to the next: one may lag behind another.
+            // Clients go from one switch to another, since one may lag behind.
             self.coord.prefer(rng.below(switches as u64) as usize);
             if rng.below(100) < LOCKS_PERCENT {
                 self.call_lock(&mut rng, unique)?;
@@ -181,7 +182,7 @@ impl<'a, 'b> Client<'a, 'b> {
         Ok(())
     }
 
-    /// Calls, and records it.
+    /// Makes a call, and records it.
     fn call(&mut self, cmd: Words) -> Result<Option<Reply>, Error> {
         let call = self.call_of(&cmd)?;
         if cmd.iter().any(|word| word == b"PX") {
@@ -224,7 +225,7 @@ impl<'a, 'b> Client<'a, 'b> {
         let lease_ms = rng.between(LEASE_MS.0, LEASE_MS.1);
         let text = lease_ms.to_string();
         let words: [&[u8]; 6] = [b"SET", &name, &own, b"NX", b"PX", text.as_bytes()];
-        // Counted from the question (hole N9).
+        // Counted from before the request (hole N9).
         let asked_at = Instant::now();
         let reply = self.call(words.map(<[u8]>::to_vec).to_vec())?;
         let lease = Duration::from_millis(lease_ms);
@@ -234,7 +235,7 @@ impl<'a, 'b> Client<'a, 'b> {
         }
         self.shared.holds.fetch_add(1, Ordering::Relaxed);
         let mut held = lock(&self.shared.held);
-        // Looked at again, now that nobody else changes it.
+        // Checked again, now that no other client changes it.
         let now = Instant::now();
         if now >= until {
             return Ok(());
@@ -249,7 +250,7 @@ impl<'a, 'b> Client<'a, 'b> {
         Ok(())
     }
 
-    /// Looks at all keys once those with a time to live have to be gone.
+    /// Reads all keys once those with a time to live must have expired.
     fn look(&mut self) -> Result<(), Error> {
         let expiring = std::mem::take(&mut *lock(&self.shared.expiring));
         for key in &expiring {
@@ -268,7 +269,7 @@ impl<'a, 'b> Client<'a, 'b> {
     }
 }
 
-/// A command. Every third key is a counter.
+/// Draws a command. Every third key is a counter.
 fn draw(rng: &mut Rng, args: &Wanted<'_>, unique: u64) -> Words {
     let number = rng.below(args.keys);
     let key = key(args.prefix, number);
@@ -276,7 +277,7 @@ fn draw(rng: &mut Rng, args: &Wanted<'_>, unique: u64) -> Words {
     if !rng.chance(args.writes_percent, 100) {
         return cmd(&[if rng.chance(1, 8) { b"EXISTS" } else { b"GET" }, &key]);
     }
-    // Now and then a counter is taken for a string: then INCR is refused.
+    // Now and then a counter is used as a string: INCR is then refused.
     let is_counter = number.is_multiple_of(3) != rng.chance(1, 100);
     if is_counter {
         return match rng.below(16) {
@@ -286,7 +287,7 @@ fn draw(rng: &mut Rng, args: &Wanted<'_>, unique: u64) -> Words {
         };
     }
     let own = format!("v{unique}").into_bytes();
-    // Sometimes a value that the key had lately.
+    // Sometimes a value that the key had recently.
     let old = format!("v{}", unique.saturating_sub(1 + rng.below(args.clients))).into_bytes();
     let ttl = rng.between(TTL_MS.0, TTL_MS.1).to_string().into_bytes();
     match rng.below(14) {

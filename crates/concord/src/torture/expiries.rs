@@ -1,7 +1,8 @@
-//! Expiry: how late it may be, and a last look at what has to be gone.
+//! Expiry: the grace period, and a final check of keys that must have expired.
 //!
-//! A key is deleted by a write of its own, by the log's time. While no write is acknowledged none
-//! need be: the grace is the longest time that none was, and [`BASE`].
+//! A key is deleted by a write of its own, at a time of the log. While no write is acknowledged,
+//! none may be possible: the grace period is the longest time without an acknowledged write, plus
+//! [`BASE`].
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -12,20 +13,20 @@ use super::resp::{Command, Link, words};
 use super::workload::TTL_MS;
 use super::{RETRY_PAUSE, Shared, pipeline};
 
-/// How late a key may be deleted beside: it is looked for at least each second, and again when it
-/// is lost.
+/// The grace period without an outage: expired keys are looked for at least every second, and again
+/// if a deletion is lost.
 const BASE: Duration = Duration::from_secs(2);
-/// Longest wait for what has to be gone.
+/// The maximum time to wait for the keys to expire.
 const LOOK_MAX: Duration = Duration::from_secs(30);
-/// From so many times to live on, one has to be judged.
+/// The number of times to live from which on at least one must be checked.
 const SET_MIN: usize = 20;
 
-/// Whether none of many times to live was judged.
+/// Whether none of many times to live was checked.
 pub(super) fn are_too_few(expiries: &Expiries) -> bool {
     expiries.set >= SET_MIN && expiries.judged == 0
 }
 
-/// How long after its time a key may be there, in ns.
+/// The time after its deadline for which a key may exist, in ns.
 pub(super) fn grace_ns(operations: &[Operation]) -> u64 {
     let reads = [&b"GET"[..], b"EXISTS", b"STRLEN", b"LLEN", b"LRANGE"];
     let is_write = |operation: &&Operation| {
@@ -39,8 +40,8 @@ pub(super) fn grace_ns(operations: &[Operation]) -> u64 {
     BASE.as_nanos() as u64 + gap_ns
 }
 
-/// Gives all keys that were given a time to live another, writes until they have to be gone, and
-/// looks at them. The phase ends after [`LOOK_MAX`].
+/// Gives all keys that had a time to live another one, writes until they must have expired, and
+/// reads them. The phase ends after [`LOOK_MAX`].
 pub(super) fn look(shared: &Shared<'_>) {
     let expiring =
         std::mem::take(&mut *shared.expiring.lock().unwrap_or_else(PoisonError::into_inner));

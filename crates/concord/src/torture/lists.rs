@@ -6,14 +6,14 @@ use concord_core::Rng;
 use super::accounts::{Bank, Ended, Way};
 use super::resp::{Command, Link, number, words};
 
-/// Lists that are appended to at a time, and transactions until others take their place: a list
-/// that is read is as long as what was appended to it.
+/// The number of lists that are appended to at a time, and of transactions until others take their
+/// place: the reply to a read is as long as the list.
 pub(super) const LISTS: u64 = 8;
 pub(super) const TRANSACTIONS_OF_LISTS: u64 = 800;
-/// Most commands of a transaction.
+/// The maximum number of commands in a transaction.
 const COMMANDS_MAX: u64 = 5;
-/// Appends a value to a list, or reads it where the value is empty, one list after another. Lists
-/// are given as keys, or as arguments before their values.
+/// A script that appends a value to a list, or reads the list if the value is empty, one list after
+/// another. Lists are given as keys, or as arguments before their values.
 const APPEND: &str = "local out, lists, values = {}, KEYS, ARGV
 if #KEYS == 0 then
   lists, values = {}, {}
@@ -25,7 +25,7 @@ for at, list in ipairs(lists) do
 end
 return out";
 
-/// A read of a list that nothing is known of yet.
+/// A read of a list whose result is not known yet.
 fn unread(key: u64) -> Access {
     Access::List(key, Vec::new())
 }
@@ -34,11 +34,11 @@ fn is_read(access: &Access) -> bool {
     matches!(access, Access::List(..))
 }
 
-/// An access with what its reply said.
+/// An access with its reply.
 fn with_reply((access, reply): (Access, &Reply)) -> Access {
     let Access::List(key, _) = access else { return access };
     match reply {
-        // What is no number nobody wrote.
+        // Nobody wrote a value that is no number.
         Reply::Array(items) => {
             let values = items.iter().map(|item| number(item).unwrap_or(u64::MAX));
             Access::List(key, values.collect())
@@ -57,7 +57,7 @@ impl Bank<'_> {
         }
     }
 
-    /// The accesses as a script, with its keys or without them.
+    /// A script that makes the accesses, with its keys or without them.
     fn script(&self, accesses: &[Access], way: Way) -> Command {
         let name = if accesses.iter().all(is_read) { "EVAL_RO" } else { "EVAL" };
         let of = |access: &Access| match access {
@@ -78,7 +78,7 @@ impl Bank<'_> {
         command
     }
 
-    /// Appends to some lists, and reads some.
+    /// Appends to some lists, and reads others.
     pub(super) fn append(
         &self,
         link: &mut Link,
@@ -116,7 +116,8 @@ impl Bank<'_> {
         self.judge(reply, (call_ns, way), &read, accesses)
     }
 
-    /// WATCHes the lists, and reads them; each read is a transaction, too, if they could be read.
+    /// WATCHes the lists, and reads them. Each read is a transaction, too; returns the reads if
+    /// none was refused.
     fn look(&self, link: &mut Link, accesses: &[Access]) -> std::io::Result<Option<Vec<Access>>> {
         let key_of = |access: &Access| match access {
             Access::Append(key, _)
@@ -143,8 +144,8 @@ impl Bank<'_> {
         Ok(Some(read))
     }
 
-    /// Notes what became of a transaction: what it had read of what it watched is as it was when it
-    /// was executed.
+    /// Notes the outcome of a transaction. If it was executed, the keys that it watched had not
+    /// changed since it read them.
     fn judge(
         &self,
         reply: std::io::Result<Reply>,
@@ -177,7 +178,8 @@ impl Bank<'_> {
     }
 }
 
-/// The replies to commands and a script behind them, with what the script answered in its place.
+/// The replies to commands and a final script, with the elements of the script's reply in its
+/// place.
 fn flat(reply: Reply) -> Reply {
     match reply {
         Reply::Array(mut items) => {

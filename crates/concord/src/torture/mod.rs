@@ -32,9 +32,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use resp::Link;
 use workload::Workload;
 
-/// The exit status of a run that judged too little.
+/// The exit status of a run in which too few operations were checked.
 const TOO_LITTLE: u8 = 3;
-/// Pause of a client whose target does not answer, before it tries the next one.
+/// The pause of a client whose target does not answer, before it tries the next one.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 const PROGRESS_PAUSE: Duration = Duration::from_millis(20);
 
@@ -56,60 +56,62 @@ pub struct TortureArgs {
     /// A Redis endpoint; repeat it to spread the clients over several
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7379")]
     pub target: Vec<SocketAddr>,
-    /// Concurrent clients
+    /// The number of concurrent clients
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub clients: u64,
-    /// Operations of all clients together
+    /// The number of operations of all clients together
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     pub ops: u64,
-    /// End after so long, even with fewer operations
+    /// The maximum duration in seconds, after which fewer operations suffice
     #[arg(long, value_name = "SECONDS")]
     pub duration: Option<u64>,
-    /// Commands that a client sends before it reads the first reply
+    /// The number of commands that a client sends before it reads the first reply
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     pub pipeline: u64,
-    /// Number of keys
+    /// The number of keys
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub keys: u64,
-    /// Transactions instead: move amounts among so many accounts by MULTI, WATCH and scripts, look
-    /// at all of them at once, append to lists and read several at once, and check that the sum
-    /// never differs and all is strictly serializable
+    /// Run transactions instead: move amounts among this number of accounts by MULTI, WATCH and
+    /// scripts, read all accounts at once, append to lists and read several at once; and check that
+    /// the sum never differs and everything is strictly serializable
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=accounts::ACCOUNTS_MAX))]
     pub accounts: Option<u64>,
-    /// Most that is moved at once: with small amounts an account often comes back to what it was
+    /// The maximum amount of a move: with small amounts an account often returns to an earlier
+    /// value
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub amount_max: u64,
-    /// So many queues instead: half of the clients push the operations' elements, the others take
-    /// them by BLPOP, BRPOP and BLMOVE, and die now and then; check that each goes to one
+    /// Use this number of queues instead: half of the clients push the operations' elements, the
+    /// others take them by BLPOP, BRPOP and BLMOVE, and die now and then; check that each element
+    /// goes to one client
     #[arg(long, value_name = "N", conflicts_with = "accounts", value_parser = clap::value_parser!(u64).range(1..=queues::QUEUES_MAX))]
     pub queues: Option<u64>,
-    /// Strings and counters alone, by the commands that the nodes of a shared memory have
+    /// Use strings and counters only, with the commands of a shared memory's nodes
     #[arg(long, conflicts_with_all = ["accounts", "queues"])]
     pub strings: bool,
-    /// The keys of a chain of switches instead, without a gateway: times to live, conditions,
-    /// counters, and a lock that two may not hold; of the rack in this file
+    /// Use the keys of a chain of switches instead, without a gateway: times to live, conditions,
+    /// counters, and a lock that no two clients may hold; the chain is in this rack file
     #[arg(long, value_name = "FILE.toml", num_args = 0..=1, default_missing_value = "run/rack.toml",
           conflicts_with_all = ["accounts", "queues", "strings", "target", "pipeline"])]
     pub coord: Option<PathBuf>,
-    /// Which chain, where the rack has several
+    /// The chain, if the rack has several
     #[arg(long, value_name = "NAME", requires = "coord")]
     pub group: Option<String>,
-    /// Writes among 100 operations
+    /// The share of writes among operations, in percent
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(0..=100))]
     pub writes_percent: u64,
     /// The seed of the workload
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// What the keys start with
+    /// The prefix of the keys
     #[arg(long, value_name = "TEXT", default_value = "torture:")]
     pub prefix: String,
-    /// A client gives up a reply after so long; the outcome is unknown then
+    /// The time after which a client gives up a reply, in seconds; the outcome is then unknown
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     pub timeout: u64,
-    /// Longest search of one key
+    /// The maximum duration of the search for one key, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub check_seconds: u64,
-    /// Write the history here (JSON Lines)
+    /// Write the history to this file (JSON Lines)
     #[arg(long, value_name = "FILE.jsonl")]
     pub history: Option<PathBuf>,
     /// Print the summary as JSON
@@ -117,16 +119,16 @@ pub struct TortureArgs {
     pub json: bool,
 }
 
-/// What all clients share.
+/// The state that all clients share.
 struct Shared<'a> {
     args: &'a TortureArgs,
     recorder: Recorder,
     begun: AtomicU64,
     next_client: AtomicU64,
     broken: AtomicU64,
-    /// Clients that found no target for as long as a reply may take.
+    /// The number of clients that found no target for as long as a reply may take.
     lost: AtomicU64,
-    /// Error replies by their beginning, WRONGTYPE and UNKNOWN among them.
+    /// Counts of error replies by their beginning, WRONGTYPE and UNKNOWN among them.
     errors: Mutex<BTreeMap<String, u64>>,
     ends_at: Option<Instant>,
     cas: bool,
@@ -150,7 +152,7 @@ impl Shared<'_> {
     }
 }
 
-/// What clients of a chain see.
+/// Runs the clients of a chain.
 fn of_chain(args: &TortureArgs, (place, value_bytes): (CoordPlace, u8)) -> Result<ExitCode, Error> {
     eprintln!("{} clients, {} operations, {} keys", args.clients, args.ops, args.keys);
     let wanted = coord::Wanted {
@@ -172,16 +174,16 @@ fn of_chain(args: &TortureArgs, (place, value_bytes): (CoordPlace, u8)) -> Resul
     judge(args, &outcome, &Judging { history, grace_ns, wrong })
 }
 
-/// What is judged.
+/// The parameters of the check.
 struct Judging {
     history: History,
-    /// How long after its deadline a key may be there, in ns.
+    /// The time after its deadline for which a key may exist, in ns.
     grace_ns: u64,
-    /// What was wrong beside the history.
+    /// A violation other than those in the history.
     wrong: Option<String>,
 }
 
-/// Runs it; with a chain, and how long its values are, over that.
+/// Runs the command; with `chain`, over that chain, whose values have this maximum length.
 ///
 /// # Errors
 /// If no target answers, or the history cannot be written.
@@ -231,7 +233,7 @@ pub fn run(args: &TortureArgs, chain: Option<(CoordPlace, u8)>) -> Result<ExitCo
     judge(args, &outcome, &Judging { history, grace_ns, wrong: None })
 }
 
-/// Writes the history, if it is wanted, judges it, and says so.
+/// Writes the history if it is wanted, checks it, and prints the result.
 fn judge(args: &TortureArgs, outcome: &Outcome, judging: &Judging) -> Result<ExitCode, Error> {
     let Judging { history, grace_ns, wrong } = judging;
     if let Some(path) = &args.history {
@@ -242,7 +244,8 @@ fn judge(args: &TortureArgs, outcome: &Outcome, judging: &Judging) -> Result<Exi
     let options = Options {
         time_max: Some(Duration::from_secs(args.check_seconds)),
         threads: 2,
-        // The deadline is the ordering node's wall clock; the recorder's clock is another.
+        // Deadlines follow the wall clock of the node that orders writes, which differs from the
+        // recorder's.
         early_ns: 5_000_000,
         grace_ns: *grace_ns,
         judged_percent_min: JUDGED_PERCENT_MIN,
@@ -268,7 +271,7 @@ fn judge(args: &TortureArgs, outcome: &Outcome, judging: &Judging) -> Result<Exi
     })
 }
 
-/// What a run was like, beside its history.
+/// The statistics of a run beside its history.
 struct Outcome {
     elapsed: Duration,
     lost: u64,
@@ -320,7 +323,8 @@ fn hammer_all(shared: &Shared<'_>) {
     bar.finish_and_clear();
 }
 
-/// Deletes the keys, so that the history starts from nothing; whether every target knows CAS.
+/// Deletes the keys, so that the history starts with empty ones; returns whether every target knows
+/// CAS.
 fn prepare(args: &TortureArgs) -> Result<bool, Error> {
     let timeout = Duration::from_secs(args.timeout);
     let open = |target| Link::open(target, timeout).cannot(format!("connect to {target}"));
@@ -342,8 +346,8 @@ fn prepare(args: &TortureArgs) -> Result<bool, Error> {
     Ok(cas)
 }
 
-/// One client on one connection, with a pipeline at a time; a broken connection makes it another
-/// client, since its last operations may still be under way.
+/// Runs one client on one connection, one pipeline at a time. After a broken connection it counts
+/// as another client, since its last operations may still be in progress.
 fn hammer(shared: &Shared<'_>, index: u64) {
     let args = shared.args;
     let mut rng = Rng::new(args.seed.wrapping_mul(1_000_003) ^ index);
@@ -382,8 +386,8 @@ fn hammer(shared: &Shared<'_>, index: u64) {
     }
 }
 
-/// Sends the commands and records their replies; those that it returns without are of unknown
-/// outcome.
+/// Sends the commands and records their replies. Returns the commands of unknown outcome without a
+/// reply.
 fn pipeline(
     shared: &Shared<'_>,
     link: &mut Link,

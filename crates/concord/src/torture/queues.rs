@@ -1,7 +1,7 @@
 //! Queues (`--queues`): producers push elements, each once; workers take them by BLPOP, BRPOP and
-//! BLMOVE, and die now and then with a pop under way. Each element goes to one worker, but for what
-//! the docs say: one that is popped for a client that is gone is lost. What is moved is not: a
-//! worker's successor finds it in its list.
+//! BLMOVE, and die now and then with a pending pop. Each element goes to one worker, with the
+//! documented exception: one that is popped for a client that is gone is lost. An element that is
+//! moved is not lost: a worker's successor finds it in the worker's list.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -17,13 +17,13 @@ use super::resp::{Command, Link, is_passing, words};
 use super::taken::{LostPop, Push, Pushed, Seen, Taken, Way, Wrong, judge};
 use super::{RETRY_PAUSE, TOO_LITTLE, TortureArgs};
 
-/// Most queues.
+/// The maximum number of queues.
 pub(super) const QUEUES_MAX: u64 = 64;
-/// Queues that a worker waits for at once.
+/// The number of queues that a worker waits for at once.
 const WATCHED: u64 = 3;
-/// A worker dies once in so many pops.
+/// The mean number of pops after which a worker dies.
 const POPS_OF_AN_INCARNATION: u64 = 400;
-/// A pop that was given up may be executed until so long after.
+/// The maximum time after it was given up in which a pop may still be executed.
 const LATE: Duration = Duration::from_secs(6);
 
 struct Queues<'a> {
@@ -33,17 +33,17 @@ struct Queues<'a> {
     timeout: Duration,
     begun: AtomicU64,
     began: Instant,
-    /// All was pushed.
+    /// Whether everything was pushed.
     is_over: AtomicBool,
-    /// The workers end then, even if queues are not empty: a reply may take as long, and so may
-    /// all.
+    /// The time at which the workers end even if queues are not empty: a reply may take as long,
+    /// and so may all of them.
     drains_until: Mutex<Option<Instant>>,
     broken: AtomicU64,
     lost: AtomicU64,
     seen: Mutex<Seen>,
 }
 
-/// A connection that is opened anew, at the next target, when it breaks.
+/// A connection that is replaced, by one to the next target, when it breaks.
 struct Client<'a> {
     of: &'a Queues<'a>,
     target: usize,
@@ -51,7 +51,7 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// The connection, or nothing if no target has answered for long.
+    /// The connection; `None` if no target has answered for long.
     fn link(&mut self) -> Option<&mut Link> {
         let since = Instant::now();
         while self.link.is_none() {
@@ -76,7 +76,7 @@ impl Client<'_> {
         self.target += 1;
     }
 
-    /// The reply; an error if the connection broke, or no target is left.
+    /// Executes a command; an error if the connection broke, or no target is left.
     fn call(&mut self, command: &Command) -> std::io::Result<Reply> {
         let Some(link) = self.link() else {
             return Err(std::io::ErrorKind::NotConnected.into());
@@ -104,7 +104,7 @@ impl Queues<'_> {
         format!("{}queue:{n}", self.args.prefix)
     }
 
-    /// The list of what a worker has taken and not dealt with.
+    /// The list of the elements that a worker has taken and not handled.
     fn own(&self, worker: u64) -> String {
         format!("{}worker:{worker}", self.args.prefix)
     }
@@ -122,7 +122,7 @@ impl Queues<'_> {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// Whether the workers have had all the time that they get.
+    /// Whether the workers have had all of their time.
     fn is_late(&self) -> bool {
         let until = *self.drains_until.lock().unwrap_or_else(PoisonError::into_inner);
         until.is_some_and(|until| Instant::now() >= until)
@@ -182,13 +182,13 @@ impl Queues<'_> {
     }
 }
 
-/// Takes elements.
+/// A worker, which takes elements.
 struct Worker<'a> {
     index: u64,
     way: Way,
     client: Client<'a>,
     taken: Vec<Taken>,
-    /// What was in its own list.
+    /// The elements that were in its own list.
     own: BTreeSet<String>,
     unknown: Vec<LostPop>,
     moves_unknown: u64,
@@ -196,7 +196,7 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// A pop, and the queues that it may take from.
+    /// Draws a pop, with the queues from which it may take an element.
     fn pop(&self, rng: &mut Rng) -> (Command, Vec<u64>) {
         let of = self.client.of;
         let first = rng.below(of.queues);
@@ -218,7 +218,7 @@ impl Worker<'_> {
         (command, queues)
     }
 
-    /// One pop; false once there is no more to do.
+    /// Executes one pop; returns `false` once nothing is left to do.
     fn step(&mut self, rng: &mut Rng) -> bool {
         let was_over = self.client.of.is_over.load(Ordering::Relaxed);
         if was_over && self.client.of.is_late() {
@@ -230,7 +230,7 @@ impl Worker<'_> {
         let (command, queues) = self.pop(rng);
         if !was_over && rng.below(POPS_OF_AN_INCARNATION) == 0 {
             if let Some(link) = self.client.link() {
-                // It dies, and nobody reads what it is sent.
+                // The worker dies, and nobody reads the reply.
                 let _ = link.send(&[command]);
                 self.died += 1;
                 self.note_unknown(queues);
@@ -258,7 +258,7 @@ impl Worker<'_> {
         true
     }
 
-    /// Whether no queue has an element.
+    /// Whether all queues are empty.
     fn is_empty(&mut self) -> bool {
         let of = self.client.of;
         (0..of.queues)
@@ -278,7 +278,7 @@ impl Worker<'_> {
         self.taken.push(Taken { queue: number.unwrap_or(u64::MAX), element, way: self.way });
     }
 
-    /// An element has come into its own list.
+    /// Handles an element that has come into its own list.
     fn deal_with(&mut self, element: String, queue: &str) {
         let own = self.client.of.own(self.index);
         let _ = self.client.call(&words(&["LREM", &own, "1", &element]));
@@ -286,7 +286,8 @@ impl Worker<'_> {
         self.take(queue, element);
     }
 
-    /// What the one before had taken and not dealt with; false if that could not be read.
+    /// Takes over the elements that its predecessor had taken and not handled; returns `false` if
+    /// they could not be read.
     fn take_over(&mut self) -> bool {
         let own = self.client.of.own(self.index);
         let Ok(Reply::Array(items)) = self.client.call(&words(&["LRANGE", &own, "0", "-1"])) else {
@@ -296,7 +297,7 @@ impl Worker<'_> {
             let Reply::Bulk(element) = item else { continue };
             let element = text(element);
             let _ = self.client.call(&words(&["LREM", &own, "1", &element]));
-            // What it was told of it does not take again.
+            // It does not take again what it was told of before.
             if self.own.insert(element.clone()) {
                 self.take("", element);
             }
@@ -306,7 +307,7 @@ impl Worker<'_> {
 }
 
 impl Queues<'_> {
-    /// What is left in queues and in the workers' lists, of which these know some.
+    /// Reads the elements left in queues and in the workers' lists, some of which the workers know.
     fn drain(&self, workers: std::ops::Range<u64>) -> Result<(), Error> {
         let mut client = self.client(0);
         let (since, mut found) = (Instant::now(), Vec::new());
@@ -327,7 +328,8 @@ impl Queues<'_> {
             found.extend(items.into_iter().map(|item| (list.clone(), item)));
         }
         self.with_seen(|seen| {
-            // A worker that was told of what it moved, and not that it is removed, has it once.
+            // A worker that knows of an element that it moved, and not that it was removed, has it
+            // once.
             let moved = seen.taken.iter().flatten().filter(|taken| taken.way == Way::Moved);
             let moved: BTreeSet<String> = moved.map(|taken| taken.element.clone()).collect();
             let worker = self.own(0);
@@ -344,7 +346,7 @@ impl Queues<'_> {
     }
 }
 
-/// Runs it.
+/// Runs producers and workers.
 ///
 /// # Errors
 /// If no target answers.
@@ -376,7 +378,7 @@ pub(super) fn run(args: &TortureArgs, queues: u64) -> Result<ExitCode, Error> {
         }
         let producers: Vec<_> =
             (0..first_worker).map(|index| scope.spawn(move || of.produce(index))).collect();
-        // One that panics ends the run where the scope ends.
+        // If one of them panics, the run ends at the end of the scope.
         producers.into_iter().for_each(|producer| drop(producer.join()));
         *of.drains_until.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(Instant::now() + of.timeout);
@@ -417,8 +419,8 @@ fn prepare(of: &Queues<'_>, workers: std::ops::Range<u64>) -> Result<(), Error> 
     Ok(())
 }
 
-/// Elements whose pushes were acknowledged and that a worker took; none, if what is left is not
-/// known.
+/// The number of elements whose pushes were acknowledged and that a worker took; 0 if the elements
+/// left are not known.
 fn judged(seen: &Seen) -> usize {
     let is_done =
         |element: &str| seen.pushed.get(element).is_some_and(|push| push.became == Pushed::Done);

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use concord_check::Reply;
 
-/// Replies deeper than any that the workload asks for are a broken peer.
+/// The maximum nesting of replies: deeper ones do not result from the workload, and mean a broken
+/// peer.
 const DEPTH_MAX: usize = 4;
 const ITEMS_MAX: i64 = 1 << 20;
 const BULK_BYTES_MAX: i64 = 64 << 20;
@@ -25,7 +26,7 @@ pub(super) fn words(words: &[&str]) -> Command {
     words.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// The number that a bulk string says.
+/// The number in a bulk string.
 pub(super) fn number<N: std::str::FromStr>(reply: &Reply) -> Option<N> {
     match reply {
         Reply::Bulk(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
@@ -33,7 +34,7 @@ pub(super) fn number<N: std::str::FromStr>(reply: &Reply) -> Option<N> {
     }
 }
 
-/// Whether an error says that the rack is not well right now.
+/// Whether an error says that the rack is temporarily not well.
 pub(super) fn is_passing(text: &str) -> bool {
     ["TRYAGAIN", "TIMEOUT", "UNKNOWN", "BUSY "].iter().any(|kind| text.starts_with(kind))
 }
@@ -52,13 +53,13 @@ impl Link {
     }
 
     /// Sends a command and waits for its reply. After an error the outcome is unknown, and the
-    /// connection is of no more use.
+    /// connection cannot be used any more.
     pub fn call(&mut self, args: &[Vec<u8>]) -> io::Result<Reply> {
         self.send(&[args.to_vec()])?;
         self.receive()
     }
 
-    /// Sends commands; each is owed a [`Link::receive`].
+    /// Sends commands; each needs a [`Link::receive`].
     pub fn send(&mut self, commands: &[Vec<Vec<u8>>]) -> io::Result<()> {
         self.request.clear();
         for args in commands {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// How an element got to its worker.
+/// The command by which a worker took an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// BLPOP.
@@ -21,18 +21,18 @@ pub(super) struct Taken {
     pub(super) way: Way,
 }
 
-/// What became of a push.
+/// The outcome of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pushed {
     /// It was acknowledged.
     Done,
     /// It was not executed, and never will be.
     Refused,
-    /// Nobody knows.
+    /// Its outcome is unknown.
     Unknown,
 }
 
-/// A push: where to, and when it was sent.
+/// A push: its queue, and the time when it was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Push {
     pub(super) became: Pushed,
@@ -40,46 +40,46 @@ pub(super) struct Push {
     pub(super) call_ns: u64,
 }
 
-/// A pop of which nobody knows what it took.
+/// A pop of unknown outcome.
 #[derive(Clone, Debug)]
 pub(super) struct LostPop {
     pub(super) queues: Vec<u64>,
-    /// It was over then.
+    /// The time by which it was over, in ns.
     pub(super) until_ns: u64,
 }
 
-/// What all of them saw.
+/// The observations of all clients.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// Elements: producer and number.
+    /// The pushes, by element: producer and number.
     pub(super) pushed: BTreeMap<String, Push>,
-    /// What each worker took, in its order.
+    /// The elements that each worker took, in order.
     pub(super) taken: Vec<Vec<Taken>>,
-    /// What was left in queues.
+    /// The elements left in queues.
     pub(super) left: Vec<String>,
-    /// Pops that may have taken an element for nobody.
+    /// Pops of unknown outcome, which may have taken an element.
     pub(super) unknown: Vec<LostPop>,
-    /// What is left in the queues could not be read: what is lost is not known.
+    /// Whether the elements left in queues could not be read, so that lost elements are not known.
     pub(super) is_left_unknown: bool,
-    /// Moves of which nobody was told.
+    /// The number of moves of unknown outcome.
     pub(super) moves_unknown: u64,
-    /// Workers that died.
+    /// The number of workers that died.
     pub(super) died: u64,
     pub(super) errors: BTreeMap<String, u64>,
 }
 
-/// What is wrong with what was seen.
+/// The violations in the observations.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Wrong {
-    /// Elements that went to several workers, or to one several times.
+    /// Elements that went to several workers, or several times to one.
     pub(super) twice: Vec<String>,
-    /// Elements that nobody has pushed, or whose push was refused.
+    /// Elements that were never pushed, or whose push was refused.
     pub(super) from_nowhere: Vec<String>,
-    /// Elements whose pushes were acknowledged and that went to nobody, and for which no lost pop
-    /// is left that may have taken them.
+    /// Elements whose pushes were acknowledged, that no worker took, and that no pop of unknown
+    /// outcome can explain.
     pub(super) lost: Vec<String>,
     /// Elements of one producer that a worker popped from one end of a queue in another order than
-    /// they were pushed.
+    /// that of their pushes.
     pub(super) out_of_order: Vec<String>,
 }
 
@@ -89,7 +89,7 @@ impl Wrong {
     }
 }
 
-/// Producer and number of an element.
+/// The producer and the number of an element.
 fn parts(element: &str) -> Option<(&str, u64)> {
     let (producer, number) = element.rsplit_once('-')?;
     Some((producer, number.parse().ok()?))
@@ -121,7 +121,7 @@ pub(super) fn judge(seen: &Seen) -> Wrong {
     for taken in &seen.taken {
         let mut last: BTreeMap<(u64, &str), u64> = BTreeMap::new();
         for taken in taken.iter().filter(|taken| taken.way == Way::First) {
-            // What was pushed late came behind others.
+            // An element that was pushed late came after others.
             let is_known =
                 seen.pushed.get(&taken.element).is_some_and(|push| push.became == Pushed::Done);
             let Some((producer, number)) = parts(&taken.element).filter(|_| is_known) else {
@@ -137,17 +137,18 @@ pub(super) fn judge(seen: &Seen) -> Wrong {
     wrong
 }
 
-/// Those of the lost elements that no lost pop can have taken, where each took one at most: one of
-/// its queues, pushed before it was over.
+/// The lost elements that no pop of unknown outcome can have taken. Each such pop took at most one
+/// element, of one of its queues, that was pushed before the pop was over.
 fn unexplained(lost: &[(&String, &Push)], pops: &[LostPop]) -> Vec<String> {
     let may_take = |pop: &LostPop, push: &Push| {
         pop.queues.contains(&push.queue) && push.call_ns <= pop.until_ns
     };
-    // Which element each pop is taken to have taken.
+    // The element that each pop is assumed to have taken.
     let mut takes: Vec<Option<usize>> = vec![None; pops.len()];
     let mut left = Vec::new();
     for (at, (element, _)) in lost.iter().enumerate() {
-        // A pop for it, where others may have to change theirs: the way there, breadth first.
+        // A pop for the element, for which other elements may have to change theirs: an augmenting
+        // path, breadth first.
         let mut from: BTreeMap<usize, Option<usize>> = BTreeMap::new();
         let mut queue = vec![(at, None)];
         let (mut next, mut free) = (0, None);
@@ -218,7 +219,8 @@ mod tests {
         let mut seen = good();
         seen.taken[0].swap(0, 1);
         assert_eq!(judge(&seen).out_of_order, ["0-0"]);
-        // One that nobody was told of: a pop whose client died may have taken it, a move may not.
+        // An element that no worker reported: a pop whose client died may have taken it, a move may
+        // not.
         let mut seen = good();
         seen.taken[1].pop();
         seen.moves_unknown = 1;
@@ -230,18 +232,18 @@ mod tests {
         assert!(!judge(&seen).is_any());
     }
 
-    /// A pop of which nobody knows explains one element, of its queues and its time.
+    /// A pop of unknown outcome explains one element, of its queues and its time.
     #[test]
     fn bug_25_6_a_lost_pop_explains_one_element_that_it_could_take() {
         let mut seen = good();
         seen.taken[1].clear();
         let pop = |queue, until_ns| LostPop { queues: vec![0, queue], until_ns };
-        // There are more lost pops than elements, and one may have taken only one of them.
+        // There are more lost pops than elements, and only one of them may have taken one.
         seen.unknown = vec![pop(2, 60), pop(3, 60), pop(1, 49), pop(1, 60)];
         assert_eq!(judge(&seen).lost, ["0-3"]);
         seen.unknown.push(pop(1, 50));
         assert!(!judge(&seen).is_any());
-        // The first has two to choose from, and has to leave one to the second.
+        // The first can choose between two pops, and has to leave one to the second.
         seen.pushed.insert("0-3".into(), Push { queue: 2, ..push(Pushed::Done) });
         seen.unknown = vec![LostPop { queues: vec![1, 2], until_ns: 60 }, pop(1, 60)];
         assert!(!judge(&seen).is_any());

@@ -1,11 +1,11 @@
-//! Which commands a client draws: each key has one type, by its number; values are unique.
+//! The commands that a client draws: the number of a key determines its type; values are unique.
 
 use concord_core::Rng;
 
-/// Shortest and longest time to live, in ms.
+/// The minimum and the maximum time to live, in ms.
 pub(super) const TTL_MS: (u64, u64) = (20, 200);
 
-/// One command.
+/// A drawn command.
 #[derive(Clone, Debug)]
 pub struct Operation {
     /// The command with its arguments.
@@ -19,7 +19,7 @@ pub struct Workload {
     keys: u64,
     writes_percent: u64,
     cas: bool,
-    /// Strings and counters alone, and of their commands those that a shared memory has.
+    /// Whether only strings and counters are used, with the commands of a shared memory.
     strings: bool,
     /// The last value that this client saw or wrote, for compare-and-set that sometimes succeeds.
     last_value: Vec<u8>,
@@ -42,13 +42,13 @@ impl Workload {
         Workload { prefix: prefix.into(), keys, writes_percent, cas, strings, last_value }
     }
 
-    /// The same with strings and counters alone.
+    /// The same workload with strings and counters only.
     #[must_use]
     pub fn of_strings(self, strings: bool) -> Workload {
         Workload { strings, ..self }
     }
 
-    /// The next command; `unique` makes its value differ from every other.
+    /// Draws the next command; `unique` makes its value different from all others.
     pub fn draw(&mut self, rng: &mut Rng, unique: u64) -> Operation {
         let number = rng.below(self.keys);
         let key = key(&self.prefix, number);
@@ -57,7 +57,7 @@ impl Workload {
         if self.strings {
             return self.plain(rng, &key, value, write);
         }
-        // Now and then a command of another type: it must be refused and change nothing.
+        // Now and then a command for another type: it must be refused and change nothing.
         let kind = if rng.chance(1, 200) { rng.below(3) } else { number % 3 };
         match kind {
             0 => self.string(rng, &key, value, write),
@@ -66,8 +66,8 @@ impl Workload {
         }
     }
 
-    /// A command of a shared memory. Every other key is a counter; now and then one is taken for a
-    /// string.
+    /// Draws a command of a shared memory. Every other key is a counter; now and then one is used
+    /// as a string.
     fn plain(&mut self, rng: &mut Rng, key: &[u8], value: Vec<u8>, write: bool) -> Operation {
         let is_counter = key.last().is_some_and(|digit| digit % 2 == 1) != rng.chance(1, 200);
         if !write {
@@ -138,7 +138,7 @@ fn list(rng: &mut Rng, key: &[u8], value: &[u8], write: bool) -> Operation {
             _ => command(&[b"LRANGE", key, b"0", b"-1"]),
         };
     }
-    // As much is popped as pushed, so that lists stay short.
+    // Pops are as frequent as pushes, so that lists stay short.
     match rng.below(16) {
         0 => command(&[b"DEL", key]),
         1..=7 => command(&[b"LPUSH", key, value]),

@@ -1,5 +1,5 @@
-//! The processes of a rack. Each holds the read end of a pipe as its standard input: when `up`
-//! ends, however it ends, the pipe does, and so do they.
+//! The processes of a rack. Each has the read end of a pipe as its standard input. When `up` ends,
+//! for whatever reason, the pipe closes, and the processes end.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::net::{SocketAddr, SocketAddrV4};
@@ -14,48 +14,49 @@ use crate::cli::UpArgs;
 use crate::rack::{Group, Rack};
 use crate::systems::{self, falcon};
 
-/// How long a role may take to end before it is killed.
+/// The time that a role may take to end before it is killed.
 const STOP_MAX: Duration = Duration::from_secs(3);
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
-/// Roles that are started again when they end: what they have is elsewhere, or was in their memory
-/// alone. So is a chain's switch. A controller, a switch of the rack and a replica say with what
-/// they begin, and whether that is right after they ended only a person, or the controller, knows.
+/// The roles that are restarted when they end: their state is elsewhere, or was only in their
+/// memory. A chain's switch is restarted, too. The others (controller, switch of the rack, replica)
+/// start with options that say where their state comes from; which of them are right after an end
+/// only a person, or the controller, knows.
 const RESTARTED: [&str; 4] = ["worker", "owner", "gateway", "node"];
-/// How long after its end a role is started again: twice as long each time that it ran for less
-/// than [`STEADY`], so that one that cannot start does not spin. Clients of an owner that is away
-/// ask for a minute, so that it is started a dozen times until they give up.
+/// The pause before a role is restarted. It doubles each time that the role ran for less than
+/// [`STEADY`], so that one that cannot start does not spin. Clients of an owner that is gone retry
+/// for a minute, in which it is started a dozen times.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(5);
 const STEADY: Duration = Duration::from_secs(2);
-/// How much of a log's end is looked at for its last line, in bytes.
+/// The number of bytes at the end of a log in which the last line is looked for.
 const TAIL_BYTES: u64 = 4_096;
 
-/// Where a role listens for its peers, and where it serves its status.
+/// The address at which a role listens for its peers, and the address of its status.
 pub type Listens = (SocketAddrV4, Option<SocketAddr>);
 
-/// One role's process.
+/// The process of a role.
 #[derive(Debug)]
 pub struct Role {
-    /// As `replica 2`.
+    /// The name of the role, such as `replica 2`.
     pub name: String,
-    /// Where it listens for its peers.
+    /// The address at which it listens for its peers.
     pub udp: SocketAddrV4,
-    /// Where it serves its status.
+    /// The address of its status.
     pub http: Option<SocketAddr>,
-    /// What it prints.
+    /// The file with its output.
     pub log: PathBuf,
     args: Vec<String>,
     child: Child,
     ended: bool,
-    /// It ended since somebody had it drained: it is not started again.
+    /// Whether it ended because a user had it drained: it is not restarted then.
     is_drained: bool,
     began: Instant,
-    /// The pause before it is started again, and when that is, if it is.
+    /// The pause before its restart; and the time of the restart, if one is planned.
     pause: Duration,
     start_at: Option<Instant>,
 }
 
-/// How long after its end a role is started again that ran for so long; `last` is the pause before.
+/// The pause before a role is restarted that ran for `ran`; `last` is the previous pause.
 fn next_pause(ran: Duration, last: Duration) -> Duration {
     if ran >= STEADY || last.is_zero() {
         return RESTART_PAUSE;
@@ -64,7 +65,7 @@ fn next_pause(ran: Duration, last: Duration) -> Duration {
 }
 
 impl Role {
-    /// Its process.
+    /// The id of its process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -74,7 +75,8 @@ impl Role {
         self.args.first().is_some_and(|role| role == "gateway")
     }
 
-    /// A chain's switch: it begins with nothing, and copies what the others hold.
+    /// Whether it is a switch of a chain, which starts without content and copies that of the
+    /// others.
     fn is_of_chain(&self) -> bool {
         self.args.first().is_some_and(|role| role == "switch")
             && self.args.iter().any(|arg| arg == "--group")
@@ -86,23 +88,23 @@ impl Role {
     }
 }
 
-/// All of them, in the order of their start.
+/// All processes, in the order of their start.
 #[derive(Debug)]
 pub struct Children {
     all: Vec<Role>,
     run_dir: PathBuf,
-    /// Flags that every role gets.
+    /// The flags that every role gets.
     flags: Vec<String>,
-    /// What the file `pids` says.
+    /// The content of the file `pids`.
     pids: Option<String>,
 }
 
 impl Children {
-    /// Starts every role of `rack`, which is written in `file`, as `args` say; `is_fresh`: nothing
-    /// goes on from before.
+    /// Starts every role of `rack`, whose file is `file`, as `args` say. With `is_fresh`, no
+    /// earlier state is used.
     ///
     /// # Errors
-    /// If one cannot be started; those before it end.
+    /// If a role cannot be started; those started before it end.
     pub fn start(
         rack: &Rack,
         file: &Path,
@@ -112,7 +114,7 @@ impl Children {
         let (run_dir, flags) = (args.run_dir.clone(), args.log.flags());
         let mut children = Children { all: Vec::new(), run_dir, flags, pids: None };
         let controller = rack.controller()?;
-        // What replicas have in memory is gone with the rack; what they have on disk goes on.
+        // The replicas' data in memory is gone with the previous rack; data on disk is used.
         let how: &[&str] = match (is_fresh, args.recover) {
             (true, _) => &["--fresh"],
             (false, true) => &["--recover"],
@@ -148,7 +150,7 @@ impl Children {
         self.start_role(role, names, Some(node), &more, file, listens)
     }
 
-    /// Starts a role that is in no group.
+    /// Starts a role that belongs to no group.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -203,19 +205,19 @@ impl Children {
         Ok(())
     }
 
-    /// All of them.
+    /// All processes.
     pub fn iter(&self) -> impl Iterator<Item = &Role> {
         self.all.iter()
     }
 
-    /// Whether a controller, a switch or a replica is alive: without any of them the others, which
-    /// are started again whenever they end, serve nobody.
+    /// Whether a controller, a switch or a replica is alive: without any of them the other roles,
+    /// which are restarted whenever they end, serve nobody.
     #[must_use]
     pub fn has_core(&self) -> bool {
         self.all.iter().any(|role| !role.ended && !role.is_restarted())
     }
 
-    /// Who ended since the last time: one line each.
+    /// The processes that ended since the last call: one line each.
     pub fn reap(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         for role in self.all.iter_mut().filter(|role| !role.ended) {
@@ -239,8 +241,8 @@ impl Children {
         lines
     }
 
-    /// Has the roles that ended started again after a pause, those of which that can be: all of
-    /// them, or gateways alone. A line for each.
+    /// Plans the restart of the roles that ended, as far as they are restarted: all of those, or
+    /// only gateways. Returns a line for each.
     pub fn plan_restarts(&mut self, gateways_only: bool) -> Vec<String> {
         let mut lines = Vec::new();
         for role in self.all.iter_mut().filter(|role| role.ended && role.start_at.is_none()) {
@@ -255,13 +257,13 @@ impl Children {
         lines
     }
 
-    /// Whether a role is to be started again.
+    /// Whether a restart is planned.
     #[must_use]
     pub fn has_restarts(&self) -> bool {
         self.all.iter().any(|role| role.start_at.is_some())
     }
 
-    /// Starts those again whose pause is over: a line for each.
+    /// Restarts the roles whose pause is over; returns a line for each.
     pub fn restart(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         for role in self.all.iter_mut().filter(|role| role.ended) {
@@ -275,14 +277,14 @@ impl Children {
                     role.ended = false;
                     lines.push(format!("{} (pid {}) was started again", role.name, role.pid()));
                 }
-                // As one that ended at once: it is tried again later.
+                // As if it had ended at once: it is tried again later.
                 Err(error) => lines.push(format!("{} was not started again: {error}", role.name)),
             }
         }
         lines
     }
 
-    /// Writes `<name> <pid>` of each that is alive to the run directory's `pids`.
+    /// Writes `<name> <pid>` of each living process to the file `pids` in the run directory.
     ///
     /// # Errors
     /// The system's.
@@ -294,7 +296,7 @@ impl Children {
         if self.pids.as_ref() == Some(&lines) {
             return Ok(());
         }
-        // Renamed into place: scripts never see half of it.
+        // Renamed into place, so that scripts never see half of it.
         let temporary = self.run_dir.join("pids.new");
         std::fs::write(&temporary, &lines)
             .and_then(|()| std::fs::rename(&temporary, &path))
@@ -303,8 +305,7 @@ impl Children {
         Ok(())
     }
 
-    /// Ends all of them and waits until they have: the gateways first, which answer what is under
-    /// way.
+    /// Ends all processes and waits for them: the gateways first, which answer pending requests.
     pub fn stop(&mut self) {
         self.end(Role::is_gateway);
         self.end(|_| true);
@@ -324,7 +325,7 @@ impl Children {
             }
             if started.elapsed() > STOP_MAX {
                 for role in self.all.iter_mut().filter(|role| which(role) && !role.ended) {
-                    // It may have ended this moment; then there is nothing to kill.
+                    // It may have ended just now; then there is nothing to kill.
                     let _ = role.child.kill();
                     let _ = role.child.wait();
                     role.ended = true;
@@ -341,7 +342,7 @@ impl Drop for Children {
     }
 }
 
-/// Whether any group's data outlives the rack.
+/// Whether the data of any group outlives the rack.
 ///
 /// # Errors
 /// If the groups do not fit together.
@@ -356,8 +357,8 @@ fn spawn(args: &[String], log: &Path) -> Result<Child, Error> {
     let open = || std::fs::OpenOptions::new().create(true).append(true).open(log);
     let out = open().cannot(format!("create {}", log.display()))?;
     let err = open().cannot(format!("create {}", log.display()))?;
-    // Replicas read all over their memory: with huge pages a tenth of their time is not spent on
-    // page tables (docs/internals/harmonia.md). A setting of the caller's own stands.
+    // Replicas access all of their memory: huge pages save the tenth of their time that page tables
+    // take (docs/internals/harmonia.md). A setting of the user has priority.
     let tunables = std::env::var_os("GLIBC_TUNABLES").unwrap_or(concord_runtime::TUNABLES.into());
     Command::new(exe)
         .args(args)
@@ -377,7 +378,8 @@ fn how_it_ended(status: ExitStatus) -> String {
     }
 }
 
-/// The error or panic that a role ended with, if it said one: what is not a line of its log.
+/// The error or panic with which a role ended, if it printed one: the last line that is not a log
+/// line.
 fn last_line(log: &Path) -> Option<String> {
     let mut file = std::fs::File::open(log).ok()?;
     let size = file.metadata().ok()?.len();
@@ -386,7 +388,7 @@ fn last_line(log: &Path) -> Option<String> {
     file.read_to_end(&mut bytes).ok()?;
     let text = String::from_utf8_lossy(&bytes);
     let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
-    // Lines of the log begin with their time, or are JSON.
+    // Log lines begin with their time, or are JSON.
     let is_logged = line.starts_with('{') || line.starts_with(|c: char| c.is_ascii_digit());
     (!is_logged).then(|| line.strip_prefix("concord: ").unwrap_or(line).to_string())
 }
@@ -395,8 +397,8 @@ fn last_line(log: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A role that ends at once again and again is started less and less often; one that ran for a
-    /// while is started soon.
+    /// A role that ends at once again and again is restarted ever later; one that ran for a while
+    /// is restarted soon.
     #[test]
     fn pauses_between_starts_grow_and_begin_anew() {
         let (mut pause, mut all) = (Duration::ZERO, vec![]);

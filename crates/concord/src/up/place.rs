@@ -1,5 +1,5 @@
-//! Which rack `concord up` starts: the file, the flags over it, and free ports for what is left
-//! open.
+//! The rack that `concord up` starts: the file, the flags that override it, and free ports for
+//! roles that are left out.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -12,15 +12,15 @@ use crate::rack::{ControllerPlace, LOCALHOST, Rack, StandbyPlace, SwitchPlace};
 use crate::systems;
 
 const STANDBYS: u16 = 0;
-/// Below it are well-known ports.
+/// The lowest port that is chosen; those below are often well-known ports.
 const FIRST_PORT: u16 = 10_240;
-/// How many ports are tried before the kernel is asked for one.
+/// The number of ports that are tried before the kernel is asked for any.
 const TRIED: u16 = 100;
 
-/// Ports that are held until all are chosen, so that none is chosen twice.
+/// Free ports, which are held until all are chosen, so that none is chosen twice.
 #[derive(Debug)]
 pub struct Ports {
-    /// Where roles are that the file does not place: beside those that it does.
+    /// The host of roles that the file does not place: the one of those that it does.
     host: Ipv4Addr,
     udp: Vec<UdpSocket>,
     tcp: Vec<TcpListener>,
@@ -30,7 +30,7 @@ impl Ports {
     /// A free UDP port.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no free port.
     pub fn udp(&mut self) -> Result<SocketAddrV4, Error> {
         let host = self.host;
         let what = || format!("find a free UDP port at {host}");
@@ -43,7 +43,7 @@ impl Ports {
     /// A free TCP port, for a role's HTTP.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no free port.
     pub fn http(&mut self) -> Result<Option<SocketAddr>, Error> {
         let listener =
             bind(|port| TcpListener::bind((LOCALHOST, port))).cannot("find a free TCP port")?;
@@ -52,8 +52,8 @@ impl Ports {
         Ok(Some(addr))
     }
 
-    /// Whether clients can be served there: said before anything is started. The address, with a
-    /// port that is free in the place of port 0.
+    /// Checks, before any process is started, that clients can be served at this address. Returns
+    /// the address, with a free port instead of port 0.
     ///
     /// # Errors
     /// If they cannot.
@@ -66,14 +66,14 @@ impl Ports {
     }
 }
 
-/// The port `count` above `first`; any that is free stays that.
+/// The port `count` above `first`; port 0, for any free port, stays 0.
 #[must_use]
 pub fn port_after(first: u16, count: u16) -> Option<u16> {
     if first == 0 { Some(0) } else { first.checked_add(count) }
 }
 
-/// Binds a port that is free, below those that the kernel gives to whoever asks for any: those of a
-/// role that is started again are not some client's by then.
+/// Binds a free port below those that the kernel gives to clients, so that no client has taken the
+/// port of a role when that is restarted.
 fn bind<S>(open: impl Fn(u16) -> io::Result<S>) -> io::Result<S> {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let first_given = range.ok().and_then(|range| range.split_whitespace().next()?.parse().ok());
@@ -87,10 +87,10 @@ fn bind<S>(open: impl Fn(u16) -> io::Result<S>) -> io::Result<S> {
     open(0)
 }
 
-/// The whole rack, and the ports held for it.
+/// The complete rack, and the ports held for it.
 ///
 /// # Errors
-/// One line that says which flag, file or port is at fault.
+/// One line that names the flag, file or port at fault.
 pub fn rack(args: &UpArgs) -> Result<(Rack, Ports), Error> {
     let mut rack = match &args.config {
         Some(path) => Rack::read(path)?,
@@ -112,7 +112,7 @@ pub fn rack(args: &UpArgs) -> Result<(Rack, Ports), Error> {
     Ok((rack, ports))
 }
 
-/// Flags over the file.
+/// Overrides the file by flags.
 fn overlay(rack: &mut Rack, args: &UpArgs) {
     systems::all().for_each(|system| system.overlay(rack, args));
     set(&mut rack.faults.drop_per_million, &args.fault_drop);
@@ -120,7 +120,7 @@ fn overlay(rack: &mut Rack, args: &UpArgs) {
     set(&mut rack.faults.reorder_per_million, &args.fault_reorder);
 }
 
-/// Puts what was said in the place of what is there.
+/// Overrides a value by a flag, if the flag was given.
 pub fn set<T: Clone>(to: &mut T, from: &Option<T>) {
     if let Some(from) = from {
         *to = from.clone();
@@ -132,7 +132,7 @@ fn place_roles(rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), 
         let state = args.run_dir.join("controller.state");
         rack.controller = Some(ControllerPlace { addr: ports.udp()?, http: ports.http()?, state });
     }
-    // With --replicas there is a store, placed below.
+    // With --replicas there is a store, which is placed below.
     if rack.switch.is_none() && (rack.needs_switch() || args.replicas.is_some()) {
         rack.switch = Some(SwitchPlace { addr: ports.udp()?, http: ports.http()? });
     }
@@ -142,10 +142,10 @@ fn place_roles(rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), 
     systems::all().try_for_each(|system| system.place(rack, args, ports))
 }
 
-/// How many to place: none if the file places them, and then no flag may want another number.
+/// The number of roles to place: 0 if the file places them.
 ///
 /// # Errors
-/// If one does.
+/// If the file places them, and a flag wants another number.
 pub fn wanted(role: &str, placed: usize, flag: Option<u16>, default: u16) -> Result<u16, Error> {
     match flag {
         _ if placed == 0 => Ok(flag.unwrap_or(default)),
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// A token that passes in plain HTTP beyond this host is not one for commands, unless the rack
+    /// If tokens cross the network in plain HTTP, they must not allow commands, unless the rack
     /// file says so.
     #[test]
     fn bug_21_62_reachable_owners_have_workers_without_exec() {
@@ -236,7 +236,7 @@ mod tests {
             )
         };
         let b = [owner(1, ""), owner(2, ""), owner(3, "journal = \"own\"\n")].concat();
-        // So that one switch has room for both.
+        // One switch needs room for both.
         let queue = "[queue]\nslots = 4096\ncapacity = 4096\n".to_string();
         std::fs::write(&file, [queue, group("a", 1), group("b", 2), b].concat()).unwrap();
         let flags = format!("--journal --listen 127.0.0.1:0 --config {}", file.display());

@@ -1,5 +1,5 @@
-//! The least that a task's path can cost: three threads with bare UDP sockets, that of a client, of
-//! a switch and of an executor, each of which does nothing but pass a packet on.
+//! The minimum cost of a task's path: three threads with plain UDP sockets, for a client, a switch
+//! and an executor, which do nothing but pass a packet on.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::{Queue, Single};
 const LOOK: Duration = Duration::from_millis(200);
 const BYTES: usize = 64;
 
-/// The three.
+/// The three threads.
 #[derive(Debug)]
 pub(super) struct Bare {
     client: UdpSocket,

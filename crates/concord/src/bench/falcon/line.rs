@@ -1,5 +1,5 @@
-//! A TCP connection whose protocol has lines: what is sent gathers until it is flushed, and what
-//! came is read in large pieces.
+//! A TCP connection for protocols with lines: output is buffered until it is flushed, and input is
+//! read in large pieces.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use concord_runtime::{Context, Error};
 
 const READ_BYTES: usize = 64 << 10;
-/// How long one read waits before it is looked whether to stop.
+/// The maximum wait of one read, after which it is checked whether to stop.
 const LOOK: Duration = Duration::from_millis(200);
-/// Longest wait for what has to come.
+/// The maximum wait for something that must arrive.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A connection.
@@ -18,9 +18,9 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 pub(super) struct Line {
     stream: TcpStream,
     input: Vec<u8>,
-    /// How much of `input` was taken.
+    /// The number of bytes of `input` that were consumed.
     taken: usize,
-    /// What is to be sent.
+    /// The buffered output.
     pub output: Vec<u8>,
 }
 
@@ -38,12 +38,12 @@ impl Line {
         Ok(())
     }
 
-    /// Whether nothing that came is left.
+    /// Whether all input was consumed.
     pub(super) fn is_drained(&self) -> bool {
         self.taken == self.input.len()
     }
 
-    /// Reads what there is. `false`: nothing came in a while.
+    /// Reads available input; returns `false` if none arrived for a while.
     fn read(&mut self) -> Result<bool, Error> {
         self.input.drain(..self.taken);
         self.taken = 0;
@@ -60,7 +60,7 @@ impl Line {
         Ok(count > 0)
     }
 
-    /// The next line, without its end. `None`: none came in a while.
+    /// The next line, without its terminator; `None` if none arrived for a while.
     pub(super) fn line(&mut self) -> Result<Option<String>, Error> {
         loop {
             let rest = &self.input[self.taken..];
@@ -75,7 +75,7 @@ impl Line {
         }
     }
 
-    /// The next line, which has to come.
+    /// The next line, which must arrive.
     pub(super) fn expect_line(&mut self) -> Result<String, Error> {
         let began = Instant::now();
         loop {
@@ -88,7 +88,7 @@ impl Line {
         }
     }
 
-    /// So many bytes, and the line's end behind them.
+    /// This number of bytes, which a line terminator follows.
     pub(super) fn bytes(&mut self, count: usize) -> Result<Vec<u8>, Error> {
         let began = Instant::now();
         while self.input.len() - self.taken < count + 2 {

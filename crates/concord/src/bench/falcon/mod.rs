@@ -1,8 +1,9 @@
-//! `concord bench tasks`: how long a task waits for its start and its result, and how many a second
-//! are done, by a rack of workers and by what people use instead, in one run and in turn.
+//! `concord bench tasks`: how long a task waits for its start and its result, and how many tasks
+//! per second are done, by a rack of workers and by other systems, in one run and in turn.
 //!
-//! Each has as many executors. Clocks are CLOCK_BOOTTIME, which all processes of a host share: a
-//! task gives the time of its start. What is not installed is left out, with a line.
+//! All systems have the same number of executors. Clocks are CLOCK_BOOTTIME, which all processes of
+//! a host share: a task returns the time of its start. A system that is not installed is left out,
+//! with a message.
 
 mod floor;
 mod line;
@@ -21,9 +22,10 @@ use super::load::check_stop;
 use super::ycsb::installed;
 use crate::results::{Results, Table, load_average, median, spread};
 
-/// Most tasks of a peer that have no result yet: what comes beyond only makes its queue longer.
+/// The maximum number of tasks without a result at another system: more would only make its queue
+/// longer.
 const WINDOW: u32 = 8_192;
-/// Not measured: connections open, caches fill.
+/// The number of tasks before the measurement, in which connections open and caches fill.
 const WARM_UP: u32 = 50;
 const IDLE: Duration = Duration::from_secs(3);
 
@@ -36,60 +38,59 @@ queue in memory), BRPOP at redis-server, xargs -P, and for calls of Python funct
   python3 -m venv venv; venv/bin/pip install 'dask[distributed]' ray
   concord bench tasks --python venv/bin/python3")]
 pub struct TasksArgs {
-    /// Runs of each, in turn
+    /// Number of runs of each, in turn
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
-    /// No-ops that are submitted at once
+    /// Number of no-ops that are submitted at once
     #[arg(long, value_name = "N", default_value_t = 200_000,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub tasks: u32,
-    /// Tasks that are submitted one after another
+    /// Number of tasks that are submitted one after the other
     #[arg(long, value_name = "N", default_value_t = 1_000,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub singles: u32,
-    /// Commands (/bin/true) that are submitted at once
+    /// Number of commands (/bin/true) that are submitted at once
     #[arg(long, value_name = "N", default_value_t = 2_000,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub commands: u32,
-    /// Calls of a Python function that are submitted at once
+    /// Number of calls of a Python function that are submitted at once
     #[arg(long, value_name = "N", default_value_t = 5_000,
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub calls: u32,
-    /// Workers of the rack
+    /// Number of workers of the rack
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub workers: u16,
-    /// Tasks that each runs at a time
+    /// Number of tasks that each worker runs at a time
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub slots: u16,
-    /// Tasks that each executor of the second rack may have beside the one that it runs; 0 leaves
-    /// that rack out
+    /// Number of tasks that each executor of the second rack fetches ahead; 0 leaves that rack out
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u8).range(..=64))]
     pub prefetch: u8,
-    /// The interpreter of the rack's Python executor, of Dask and of Ray
+    /// The Python interpreter of the rack's executor, of Dask and of Ray
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     pub python: String,
-    /// Leave Python out
+    /// Leave the comparisons from Python out
     #[arg(long)]
     pub no_python: bool,
 }
 
-/// How long one task took from its submission.
+/// The times of one task since its submission.
 #[derive(Clone, Copy, Debug)]
 struct Single {
     start_ns: u64,
     result_ns: u64,
 }
 
-/// What takes tasks and gives results.
+/// A system that takes tasks and returns results.
 trait Queue {
-    /// A task that waits for nobody.
+    /// Runs a task without waiting tasks before it.
     fn single(&mut self) -> Result<Single, Error>;
 
-    /// So many at once.
+    /// Runs `count` tasks that are submitted at once.
     fn many(&mut self, count: u32) -> Result<(), Error>;
 }
 
-/// What was measured of one system, a value for each repeat.
+/// The measurements of one system, a value for each repeat.
 #[derive(Debug, Default)]
 struct Figures {
     start_p50: Vec<f64>,
@@ -105,7 +106,7 @@ fn percentile(of: &mut [f64], percent: usize) -> f64 {
     of.get(at).copied().unwrap_or(f64::NAN)
 }
 
-/// All systems, and their raw figures.
+/// All systems, and their raw measurements.
 struct Report {
     all: Vec<(&'static str, Figures)>,
     raw: Table,
@@ -126,7 +127,7 @@ impl Report {
         Report { all: Vec::new(), raw: Table::new(&columns) }
     }
 
-    /// One run of one system.
+    /// Adds a run of one system.
     fn add(&mut self, name: &'static str, repeat: u32, singles: Option<[f64; 4]>, rate: f64) {
         let at = self.all.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
             self.all.push((name, Figures::default()));
@@ -177,7 +178,7 @@ impl Report {
         table
     }
 
-    /// How the rack stands to each of the others, by medians.
+    /// Prints the ratio of the rack to each of the others, by medians.
     fn print_ratios(&self) {
         let find = |name| self.all.iter().find(|(known, _)| *known == name).map(|(_, f)| f);
         for (own, others) in [
@@ -248,7 +249,7 @@ fn measure(
     Ok(())
 }
 
-/// `/bin/true` by `xargs -P`.
+/// Measures `/bin/true` by `xargs -P`.
 fn xargs(count: u32, executors: u16) -> Result<f64, Error> {
     check_stop()?;
     let began = Instant::now();
@@ -270,7 +271,7 @@ fn xargs(count: u32, executors: u16) -> Result<f64, Error> {
     Ok(f64::from(count) / began.elapsed().as_secs_f64())
 }
 
-/// One run of each.
+/// Makes one run of each system.
 fn repeat(number: u32, args: &TasksArgs, has: Installed, report: &mut Report) -> Result<(), Error> {
     let executors = args.workers * args.slots;
     let few = TasksArgs { tasks: args.singles, ..args.clone() };
@@ -332,7 +333,7 @@ fn repeat(number: u32, args: &TasksArgs, has: Installed, report: &mut Report) ->
     Ok(())
 }
 
-/// What there is to be measured beside the rack.
+/// The systems that are installed for comparison.
 #[derive(Clone, Copy)]
 struct Installed {
     nats: bool,
@@ -340,10 +341,10 @@ struct Installed {
     xargs: bool,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// One line for a person; nothing is left running.
+/// One line for a person; no process is left running.
 pub fn bench(args: &TasksArgs, results: &Results) -> Result<(), Error> {
     let has = Installed {
         nats: installed("nats-server"),

@@ -1,5 +1,5 @@
-//! NATS beside the rack: a core queue group, and a JetStream work queue with acknowledgements, in
-//! memory.
+//! NATS, for comparison with the rack: a core queue group, and a JetStream work queue with
+//! acknowledgements, in memory.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -14,14 +14,14 @@ use super::line::Line;
 use super::{Queue, Single, WINDOW};
 use crate::bench::rig::{Process, Scratch, free_port};
 
-/// Which of the two.
+/// The kind of queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Core,
     JetStream,
 }
 
-/// How often nothing may come in a while before something has to.
+/// The maximum number of successive reads without a message when one must arrive.
 const LOOKS_MAX: u32 = 300;
 const RESULTS: &str = "results";
 const ACKS: &str = "acks";
@@ -68,7 +68,7 @@ impl Nats {
         self.0.output.extend_from_slice(b"\r\n");
     }
 
-    /// The next message; `None` if none came in a while.
+    /// The next message; `None` if none arrived for a while.
     fn next(&mut self) -> Result<Option<Message>, Error> {
         loop {
             let Some(line) = self.0.line()? else { return Ok(None) };
@@ -99,7 +99,7 @@ impl Nats {
         Err(Error::new("NATS says nothing any more"))
     }
 
-    /// Asks JetStream's interface.
+    /// Makes a request to JetStream's API.
     fn ask(&mut self, subject: &str, body: &str) -> Result<(), Error> {
         self.publish(subject, ANSWERS, body.as_bytes());
         self.0.flush()?;
@@ -111,7 +111,7 @@ impl Nats {
     }
 }
 
-/// A server, its workers, and who submits.
+/// A server, its workers, and the submitter.
 #[derive(Debug)]
 pub(super) struct Group {
     kind: Kind,
@@ -122,8 +122,8 @@ pub(super) struct Group {
     _scratch: Scratch,
 }
 
-/// A worker: each task is done as soon as it comes, and what it gave is sent when no other one is
-/// here.
+/// Runs a worker: each task is done as soon as it arrives, and results are sent when no further
+/// task is there.
 fn work(mut nats: Nats, is_over: &AtomicBool) -> Result<(), Error> {
     while !is_over.load(Ordering::Relaxed) {
         let Some(message) = nats.next()? else { continue };
@@ -211,7 +211,7 @@ impl Queue for Group {
                 submitted += 1;
             }
             self.client.0.flush()?;
-            // As many as came at once, but enough room for the next train of tasks.
+            // As many as arrived at once, but enough room for the next batch of tasks.
             let enough = (done + WINDOW / 2).min(count);
             while done < enough {
                 self.result()?;

@@ -1,5 +1,5 @@
-//! Python's view: the rack's executor beside Dask and Ray, each in a process of the same script,
-//! which says in a line what it measured.
+//! Tasks from Python: the rack's executor compared with Dask and Ray, each in a process of the same
+//! script, which prints its measurements in a line.
 
 use std::process::Command;
 
@@ -9,19 +9,19 @@ use super::TasksArgs;
 
 const SCRIPT: &str = include_str!("peers.py");
 
-/// What a run of the script measured.
+/// The measurements of a run of the script.
 #[derive(Debug)]
 pub(super) struct Measured {
-    /// By single calls, in us.
+    /// The time to the start of single calls, in us.
     pub start_us: Vec<f64>,
     pub result_us: Vec<f64>,
     pub calls_per_second: f64,
 }
 
-/// Runs it.
+/// Runs the script.
 ///
 /// # Errors
-/// One line that says why it cannot be measured here.
+/// One line with the reason why it cannot be measured here.
 pub(super) fn measure(
     system: &str,
     args: &TasksArgs,

@@ -1,4 +1,4 @@
-//! The rack: its tasks submitted by a program that owns them ([`Submitter`]), or by the owner's
+//! The rack: its tasks are submitted by a program that owns them ([`Submitter`]), or by the owner's
 //! process over HTTP.
 
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ use crate::bench::rig::{Process, Scratch, free_port};
 use crate::rack::{Rack, wire};
 use crate::systems::falcon::{CLOCK, Client, OwnerSelector, key_path};
 
-/// Longest wait for an outcome.
+/// The maximum time to wait for an outcome.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// A no-op's number.
+/// The function number of a no-op.
 const NO_OP: u16 = 0;
 
 /// A running rack.
@@ -64,8 +64,8 @@ impl Workers {
         Ok(Workers { tasks, owner, run_dir, listen, _up: up, _scratch: scratch })
     }
 
-    /// Submits a job to the owner's process, waits until it is over, and says how many seconds it
-    /// took.
+    /// Submits a job to the owner's process, and waits until it is over; returns the time, in
+    /// seconds.
     pub(super) fn over_http(&self, job: &Value) -> Result<f64, Error> {
         check_stop()?;
         let taken = self.owner.ask("POST", "/jobs", job.to_string().as_bytes())?;
@@ -81,18 +81,18 @@ impl Workers {
         Ok(summary["seconds"].as_f64().unwrap_or(f64::INFINITY))
     }
 
-    /// Tasks that do nothing.
+    /// Runs tasks that do nothing.
     pub(super) fn no_ops(&self, count: u32) -> Result<f64, Error> {
         self.over_http(&json!({"function": "no-op", "array": [1, count]}))
     }
 
-    /// Commands that do nothing.
+    /// Runs commands that do nothing.
     pub(super) fn commands(&self, count: u32) -> Result<f64, Error> {
         let job = json!({"command": ["/bin/true"], "array": [1, count]});
         self.over_http(&job)
     }
 
-    /// Which share of a core each of its processes uses while it has nothing to do.
+    /// The share of a core that each of its processes uses when idle.
     pub(super) fn idle(&self, span: Duration) -> Result<Vec<(String, f64)>, Error> {
         let path = self.run_dir.join("pids");
         let text = std::fs::read_to_string(&path).cannot("read the rack's pids")?;
@@ -115,7 +115,7 @@ impl Workers {
     }
 }
 
-/// The time that a process' threads have run.
+/// The CPU time of a process' threads, in ns.
 fn cpu_ns(pid: &str) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
     let used = |thread: std::fs::DirEntry| -> Option<u64> {

@@ -1,5 +1,5 @@
-//! Lists of a redis-server beside the rack: tasks are pushed to one and popped by BRPOP, a
-//! connection for each executor; what they gave is pushed to another one.
+//! Lists of a redis-server, for comparison with the rack: tasks are pushed to one list and popped
+//! by BRPOP, over a connection for each executor; results are pushed to another list.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{Queue, Single, WINDOW};
 use crate::bench::rig::{Process, Scratch};
 use crate::bench::ycsb::redis_server;
 
-/// Tasks of one LPUSH, as a submission to the switch has them.
+/// The number of tasks in one LPUSH: that of a submission to the switch.
 const TOGETHER: u32 = 16;
 
 #[derive(Debug)]
@@ -31,13 +31,13 @@ impl Redis {
         }
     }
 
-    /// A number, as LPUSH answers with.
+    /// Reads a number, the reply to LPUSH.
     fn number(&mut self) -> Result<(), Error> {
         let line = self.0.expect_line()?;
         if line.starts_with(':') { Ok(()) } else { Err(Error::new(format!("redis says {line}"))) }
     }
 
-    /// The strings of an array; `None` for none.
+    /// Reads the strings of an array; `None` for a nil array.
     fn array(&mut self) -> Result<Option<Vec<Vec<u8>>>, Error> {
         let line = self.0.expect_line()?;
         let wrong = || Error::new(format!("redis says {line}"));
@@ -55,10 +55,10 @@ impl Redis {
     }
 }
 
-/// A server, its executors, and who submits.
+/// A server, its executors, and the submitter.
 #[derive(Debug)]
 pub(super) struct Lists {
-    /// It pushes tasks, and it pops results: one connection each.
+    /// The connection that pushes tasks, and the one that pops results.
     push: Redis,
     pop: Redis,
     workers: Vec<JoinHandle<Result<(), Error>>>,
@@ -77,7 +77,7 @@ fn work(server: SocketAddr, is_over: &AtomicBool) -> Result<(), Error> {
             continue;
         }
         let started = clock::now().instant.0.to_be_bytes();
-        // What it gave and the next request go at once.
+        // The result and the next request are sent together.
         redis.say(&[b"LPUSH", b"results", &started]);
         redis.say(&[b"BRPOP", b"tasks", b"1"]);
         redis.0.flush()?;

@@ -1,5 +1,5 @@
-//! The paper's statements about its figures, in numbers where its text has some, beside the
-//! measured ones.
+//! The paper's statements about its figures, as numbers where its text has some, compared with
+//! measurements.
 
 use concord_sim::concordia::load::Measured;
 
@@ -9,7 +9,7 @@ use crate::reproduce::claims::Paper::{self, Above, Below, Is, Silent};
 use crate::reproduce::claims::{Row, exact, over, table_of};
 use crate::reproduce::runner::Mean;
 
-/// Why ours differs from the paper's GAM.
+/// The reason why our GAM differs from the paper's.
 const NOT_GAM: &str = "ours has GAM's protocol and not its code, and its writes wait for nobody: \
                        how much each explains was not measured";
 
@@ -26,12 +26,12 @@ fn speed(m: &Measured) -> f64 {
     m.per_second() / 1e6
 }
 
-/// Throughput of one line over another's.
+/// The ratio of the throughput of one line to that of another.
 fn gain(seen: &Seen, line: usize, other: usize, x: f64) -> Option<Mean> {
     over(seen.at(line, x, speed), seen.at(other, x, speed))
 }
 
-/// The least or the most gain at these places.
+/// The minimum or the maximum of that ratio at these positions.
 fn bound(seen: &Seen, lines: (usize, usize), at: &[f64], is_least: bool) -> Option<Mean> {
     let gains = at.iter().map(|x| gain(seen, lines.0, lines.1, *x).map(|m| m.mean));
     let gains = gains.collect::<Option<Vec<f64>>>()?;
@@ -39,7 +39,7 @@ fn bound(seen: &Seen, lines: (usize, usize), at: &[f64], is_least: bool) -> Opti
     exact(gains.into_iter().reduce(least))
 }
 
-/// How often as much a line has at one x as at another.
+/// The ratio of a line's value at one x to that at another.
 fn fall(seen: &Seen, line: usize, from: f64, to: f64) -> Option<Mean> {
     over(seen.at(line, from, speed), seen.at(line, to, speed))
 }
@@ -47,7 +47,7 @@ fn fall(seen: &Seen, line: usize, from: f64, to: f64) -> Option<Mean> {
 const SHARED: [f64; 4] = [40.0, 60.0, 80.0, 100.0];
 const FEW_READS: [f64; 3] = [0.0, 20.0, 40.0];
 
-/// All of them.
+/// All statements.
 pub const CLAIMS: &[Claim] = &[
     Claim {
         figure: "9",

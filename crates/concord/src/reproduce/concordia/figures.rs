@@ -1,27 +1,27 @@
-//! The figures: what is run at each point. Concordia §7.2.
+//! The figures: the loads that are run at each point (Concordia §7.2).
 
 use concord_core::Duration;
 use concord_sim::concordia::load::{Costs, Load, System};
 
 use super::seen::{Figure, Line};
 
-/// An access of Concordia's and of the base: fitted to 133 million accesses a second of 32 threads
-/// at full locality.
+/// The time of an access with Concordia and with the base, in ns: fitted to 133 million accesses
+/// per second of 32 threads at full locality.
 pub const HIT_NS: Duration = 240;
-/// An access of GAM's: fitted to 23 million.
+/// The time of an access with GAM, in ns: fitted to 23 million.
 pub const GAM_HIT_NS: Duration = 1_391;
-/// One way between hosts (ours).
+/// The latency between hosts, one way, in ns (ours).
 pub const WAY_NS: Duration = 2_000;
 
-/// Shares of accesses to shared blocks, in percent.
+/// The shares of accesses to shared blocks, in percent.
 const SHARES: [u64; 6] = [0, 20, 40, 60, 80, 100];
-/// Shares of reads, in percent.
+/// The shares of reads, in percent.
 const READS: [u64; 6] = [0, 20, 40, 60, 80, 100];
-/// Shares of accesses to the block of the access before, in percent.
+/// The shares of accesses to the block of the previous access, in percent.
 const LOCALITIES: [u64; 6] = [0, 20, 40, 60, 80, 100];
-/// Shares at which other costs of messages are tried, in percent.
+/// The shares of accesses to shared blocks at which other costs of messages are tried, in percent.
 const TRIED: [u64; 3] = [20, 60, 100];
-/// The share of figure 12, in percent (ours: the paper does not say).
+/// The share of accesses to shared blocks in figure 12, in percent (ours: the paper does not say).
 const LOCALITY_SHARE: u64 = 60;
 
 /// The lines of all figures, in this order.
@@ -38,7 +38,7 @@ pub const GAM_SMALL: usize = 4;
 /// The names of all figures.
 pub const NAMES: [&str; 6] = ["9", "11-20", "11-60", "12", "half", "double"];
 
-/// Names and systems.
+/// The names of the compared systems.
 const COMPARED: [(&str, System); 4] = [
     ("Concordia", System::Concordia),
     ("base", System::Base),
@@ -65,7 +65,7 @@ fn compared(
     Figure { name, title, x, lines: lines.into() }
 }
 
-/// All of them.
+/// All figures.
 pub fn all(costs: Costs, scale: u64) -> Vec<Figure> {
     let shared = "accesses to shared blocks in percent";
     let sharing = |costs: Costs| {

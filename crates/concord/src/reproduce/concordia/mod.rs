@@ -1,4 +1,5 @@
-//! Concordia §7.2. Read [`figures`] for what is run, [`claims`] for what the paper says about it.
+//! Concordia §7.2. Read [`figures`] for the loads that are run, [`claims`] for the paper's
+//! statements.
 
 mod claims;
 mod figures;
@@ -26,16 +27,16 @@ Examples:
 pub struct ConcordiaArgs {
     #[command(flatten)]
     options: FigureArgs,
-    /// The paper's sizes (8 GB, caches of 1 GB, 250 MB shared) are divided by this
+    /// The divisor of the paper's sizes (8 GB, caches of 1 GB, 250 MB shared)
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=512))]
     scale: u64,
-    /// A message in ns at the host that sends it, and again at the one that receives it (ours: the
-    /// base's fall from no sharing to all hardly depends on it)
+    /// The time of a message in ns at the host that sends it, and again at the one that receives it
+    /// (ours: the base's fall from no sharing to all hardly depends on it)
     #[arg(long, value_name = "NS", default_value_t = 300)]
     message_ns: u64,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// One line for a person.
@@ -59,7 +60,7 @@ pub fn run(args: &ConcordiaArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs the figures that are wanted, and writes what was seen of each.
+/// Runs the figures that are wanted, and writes their results.
 fn run_all(
     all: Vec<Figure>,
     options: &FigureArgs,

@@ -1,4 +1,4 @@
-//! A figure on a shared memory, and what was seen of it.
+//! A figure on a shared memory, and its results.
 
 use concord_runtime::Error;
 use concord_sim::concordia::load::{Load, Measured, measure};
@@ -8,12 +8,12 @@ use crate::reproduce::points;
 use crate::reproduce::runner::Runner;
 use crate::results::{Mark, Plot, Results, Scale, Table};
 
-/// What is run at each x.
+/// A line of a figure.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// As the legend says.
+    /// The name in the legend.
     pub name: &'static str,
-    /// Where on the x axis, and what is run there.
+    /// The points: position on the x axis, and load.
     pub points: Vec<(f64, Load)>,
 }
 
@@ -22,16 +22,16 @@ pub struct Line {
 pub struct Figure {
     /// Its number in the paper, or a name.
     pub name: &'static str,
-    /// What it shows.
+    /// The title.
     pub title: &'static str,
-    /// The x axis.
+    /// The label of the x axis.
     pub x: &'static str,
     /// The lines.
     pub lines: Vec<Line>,
 }
 
 impl Figure {
-    /// Runs in all.
+    /// The total number of runs.
     pub fn runs(&self, repeats: u64) -> u64 {
         let points: usize = self.lines.iter().map(|line| line.points.len()).sum();
         points as u64 * repeats
@@ -45,17 +45,17 @@ impl Figure {
 /// All points of a figure on a shared memory.
 pub type Seen = points::Seen<Measured>;
 
-/// What is drawn: the end of its name, what y is, and a value.
+/// A plot: the end of its file's name, the label of the y axis, and the value.
 type Shown = (&'static str, &'static str, fn(&Measured) -> f64);
 
-/// Each figure is drawn so. By sharing, the last two are figures 2(b) and 10.
+/// The plots of each figure. By sharing, the last two are figures 2(b) and 10.
 const SHOWN: [Shown; 3] = [
     ("", "million accesses a second", |m| m.per_second() / 1e6),
     ("-packets", "packets sent and received an access", Measured::packets_each),
     ("-homes", "packets of home agents an access", Measured::home_packets_each),
 ];
 
-/// Runs a figure and writes what was seen.
+/// Runs a figure, and writes its results.
 ///
 /// # Errors
 /// A rack that did not run, or a file that could not be written.
@@ -76,7 +76,7 @@ pub fn run(
     Ok(seen)
 }
 
-/// All that was measured of each run.
+/// All measurements of each run.
 fn raw(figure: &Figure, seen: &Seen) -> Table {
     let mut table = Table::new(&[
         "series",
@@ -112,7 +112,7 @@ fn raw(figure: &Figure, seen: &Seen) -> Table {
 }
 
 fn plot(figure: &Figure, seen: &Seen, y: &'static str, value: fn(&Measured) -> f64) -> Plot {
-    // At full locality nothing but hits is measured, which would flatten all else.
+    // At full locality only hits are measured, which would flatten all other points.
     let is_drawn = |mark: &Mark| figure.name != "12" || mark.x < 100.0;
     let line = |(at, line): (usize, &Line)| {
         let marks = seen.drawn(at, value).into_iter().filter(is_drawn).collect();

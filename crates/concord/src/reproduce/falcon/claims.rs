@@ -1,5 +1,5 @@
-//! The paper's statements about its figures, in numbers where its text has some, beside the
-//! measured ones.
+//! The paper's statements about its figures, as numbers where its text has some, compared with
+//! measurements.
 
 use concord_sim::falcon::load::{Delays, Measured};
 
@@ -23,7 +23,7 @@ struct Claim {
     reason: &'static str,
 }
 
-/// What was seen of each figure.
+/// The results of all figures.
 struct All<'a>(&'a [(&'static str, Seen)]);
 
 impl All<'_> {
@@ -42,23 +42,23 @@ impl All<'_> {
         self.of(name)?.at(line, x, |m| ms(value(task(m))))
     }
 
-    /// A value of steps.
+    /// A value of the steps in a figure.
     fn step(&self, name: &str, line: usize, value: impl Fn(&Measured) -> f64) -> Option<Mean> {
         self.of(name)?.at(line, EIGHTY, value)
     }
 
-    /// Sparrow's over Falcon's.
+    /// The ratio of Sparrow to Falcon.
     fn gain(&self, name: &str, x: f64, value: fn(&Delays) -> u32) -> Option<Mean> {
         over(self.delay(name, SPARROW, x, value), self.delay(name, FALCON, x, value))
     }
 
-    /// The same of whole jobs: to the start of their last task.
+    /// The ratio of Sparrow to Falcon for whole jobs, up to the start of their last task.
     fn gain_of_jobs(&self, x: f64, value: fn(&Delays) -> u32) -> Option<Mean> {
         let of = |line| self.of("8")?.at(line, x, |m| ms(value(&m.job)));
         over(of(SPARROW), of(FALCON))
     }
 
-    /// p99 of a line over the ideal queue's, in us, by the seed.
+    /// The difference of p99 between a line and the ideal queue, in us, by seed.
     fn above_ideal(&self, name: &str, line: usize, x: f64) -> Option<Mean> {
         let p99_us = |m: &Measured| 1e3 * ms(p99(task(m)));
         self.of(name)?.paired((line, SCALE_IDEAL), x, p99_us)
@@ -90,19 +90,20 @@ fn queue_and_retrieval_ms(m: &Measured, value: fn(&Delays) -> u32) -> f64 {
     m.steps.iter().skip(1).map(|step| ms(value(&step.delays))).sum()
 }
 
-/// How much shorter the time from submission to end is with Falcon, in percent of Sparrow's.
+/// By how much the time from submission to end is shorter with Falcon, in percent of Sparrow's.
 fn shorter(all: &All) -> Option<Mean> {
     let took = |line| Some(10.0 + all.delay("8", line, FULL, median)?.mean);
     exact(Some(100.0 * (1.0 - took(FALCON)? / took(SPARROW)?)))
 }
 
-/// Sparrow's queueing and retrieval over Falcon's. Each of both figures has one line.
+/// The ratio of queueing and retrieval between Sparrow and Falcon. Each of both figures has one
+/// line.
 fn steps_gain(all: &All) -> Option<Mean> {
     let of = |name| all.step(name, FALCON, |m| queue_and_retrieval_ms(m, median));
     over(of("10"), of("9"))
 }
 
-/// All of them.
+/// All statements.
 const CLAIMS: &[Claim] = &[
     Claim {
         figure: "8",

@@ -1,5 +1,5 @@
-//! The figures: what is run at each point. Falcon §3.5; parameters that the paper does not give are
-//! marked as ours.
+//! The figures: the loads that are run at each point (Falcon §3.5). Parameters that the paper does
+//! not give are marked as ours.
 
 use concord_core::{Duration, MS, SEC, US};
 use concord_sim::falcon::load::{Arrivals, Costs, Delays, Load, Measured, System, Times};
@@ -7,49 +7,49 @@ use concord_sim::falcon::load::{Arrivals, Costs, Delays, Load, Measured, System,
 use super::seen::{Figure, Line, Shown};
 use crate::results::Scale;
 
-/// What a host of Falcon's prototype is busy with each packet, job and end of a task, in ns: fitted
-/// at 50%.
+/// The time that a host of Falcon's prototype is busy with each packet, job and end of a task, in
+/// ns: fitted at 50%.
 pub const FALCON_HOST_NS: Duration = 21_200;
-/// What a process of Sparrow's is busy with a message, in ns: fitted at 50%.
+/// The time that a process of Sparrow is busy with a message, in ns: fitted at 50%.
 pub const SPARROW_PROCESS_NS: Duration = 43_000;
-/// If it were as quick as a host of Falcon's: from a client's call to when its scheduler has the
-/// job; fitted at 50%.
+/// The time from a client's call until Sparrow's scheduler has the job, in ns, if its processes
+/// were as fast as Falcon's hosts: fitted at 50%.
 const SPARROW_SUBMIT_NS: Duration = 1_000_000;
-/// What Spark's driver is busy with a task that it sends, and with the report of its end: fitted at
-/// 50%.
+/// The time that Spark's driver is busy with a task that it sends, and with the report of its end,
+/// in ns: fitted at 50%.
 pub const SPARK_PROCESS_NS: Duration = 183_300;
-/// What is measured of 32,000 executors, and of 320.
+/// The durations of the measurements with 32,000 executors, and with 320, in ns.
 const LARGE_NS: Duration = 150 * MS;
 const SHORT_NS: Duration = 30 * MS;
 
-/// Utilizations, in percent.
+/// The utilizations, in percent.
 const UTILIZATIONS: [u64; 9] = [20, 30, 40, 50, 60, 70, 80, 90, 95];
-/// Those of Spark: its runs take a minute.
+/// The utilizations for Spark, whose runs take a minute.
 const SPARKS: [u64; 3] = [40, 50, 60];
-/// The highest.
+/// The highest utilization.
 pub const FULL: f64 = 95.0;
-/// Where host costs are fitted.
+/// The utilization at which host costs are fitted.
 pub const HALF: f64 = 50.0;
-/// Where steps are measured.
+/// The utilization at which steps are measured.
 const STEPS_AT: f64 = 0.8;
-/// Time between a client's jobs (§3.5).
+/// The time between a client's jobs (§3.5), in ns.
 const PERIOD_NS: Duration = 10 * MS;
-/// Jobs of both clients a second.
+/// The number of jobs of both clients per second.
 const JOBS_PER_SECOND: u64 = 200;
 
-/// Lines of the figures on §3.5, in this order.
+/// The lines of the figures on §3.5, in this order.
 pub const FALCON: usize = 0;
-/// Sparrow with two probes a task.
+/// Sparrow with two probes per task.
 pub const SPARROW: usize = 1;
 /// A central server.
 pub const SPARK: usize = 4;
 
-/// One way between a host and the switch (ours), and the switch.
+/// The latency between a host and the switch, one way (ours), and the latency of the switch, in ns.
 const LATENCY_NS: Duration = 2 * US;
 
-/// Hosts of Falcon's prototype: with half the executors busy a task begins 0.09 ms after its job
-/// was submitted, in the median ("did not change" up to 95%, where it is 0.09). One number fits one
-/// cost: what a host does with a packet.
+/// The costs of hosts of Falcon's prototype. With half of the executors busy, the median task
+/// begins 0.09 ms after its job was submitted (the paper: "did not change" up to 95%, where it is
+/// 0.09). This number fits one cost: the time of a host for a packet.
 fn falcon_costs() -> Costs {
     let host_ns = FALCON_HOST_NS;
     Costs {
@@ -62,8 +62,8 @@ fn falcon_costs() -> Costs {
     }
 }
 
-/// Sparrow's: its median at 50% is 22 times Falcon's. One number fits one cost: what its schedulers
-/// and monitors do with a message.
+/// The costs of Sparrow: its median at 50% is 22 times Falcon's. This number fits one cost: the
+/// time of its schedulers and monitors for a message.
 fn sparrow_costs() -> Costs {
     let process_ns = SPARROW_PROCESS_NS;
     Costs {
@@ -75,8 +75,8 @@ fn sparrow_costs() -> Costs {
     }
 }
 
-/// Spark's: a driver that cannot quite keep up with 3,000 tasks a second, so that in a run of a
-/// minute the median delay is 3 s.
+/// The costs of Spark: a driver that cannot quite keep up with 3,000 tasks per second, so that the
+/// median delay in a run of a minute is 3 s.
 fn spark_costs() -> Costs {
     Costs { process_ns: SPARK_PROCESS_NS, ..falcon_costs() }
 }
@@ -85,10 +85,10 @@ fn schedulers(probe_ratio: f64) -> System {
     System::Sparrow { probe_ratio, schedulers: 2 }
 }
 
-/// A name, the system, and what its hosts cost.
+/// A compared system: its name, the system, and the costs of its hosts.
 type Compared = (&'static str, System, fn() -> Costs);
 
-/// Who is compared in §3.5, and at which costs.
+/// The systems that are compared in §3.5.
 const COMPARED: [Compared; 5] = [
     ("Falcon", System::Falcon, falcon_costs),
     ("Sparrow", System::Sparrow { probe_ratio: 2.0, schedulers: 2 }, sparrow_costs),
@@ -97,15 +97,15 @@ const COMPARED: [Compared; 5] = [
     ("Spark", System::Central, spark_costs),
 ];
 
-/// §3.5 at a utilization.
+/// The load of §3.5 at a utilization.
 pub fn paper(system: System, costs: Costs, arrivals: Arrivals, utilization: f64) -> Load {
     let (warm_up_ns, measure_ns) = match arrivals {
-        // What comes each period is the same each period.
+        // Periodic arrivals are the same in each period.
         Arrivals::Periodic { .. } => (SEC / 2, 2 * SEC),
         Arrivals::Poisson { .. } => (SEC, 10 * SEC),
     };
     let load = Load { system, costs, arrivals, warm_up_ns, measure_ns, ..Load::default() };
-    // Its loads count nothing but the tasks: 28.5 of a job are 95%.
+    // The paper's loads count only the tasks: 28.5 tasks per job are 95%.
     load.at(utilization, 0)
 }
 
@@ -113,7 +113,7 @@ pub fn paper(system: System, costs: Costs, arrivals: Arrivals, utilization: f64)
 const APART: Arrivals = Arrivals::Periodic { period_ns: PERIOD_NS, phase_ns: PERIOD_NS / 2 };
 const POISSON: Arrivals = Arrivals::Poisson { jobs_per_second: JOBS_PER_SECOND };
 
-/// Delays by what x is.
+/// A figure of delays over x.
 fn compared(
     name: &'static str,
     title: &'static str,
@@ -130,7 +130,7 @@ fn compared(
     Figure::new(name, title, x, lines.collect())
 }
 
-/// All of them.
+/// All figures.
 pub fn all() -> Vec<Figure> {
     let percent = "percent of the executors' time";
     let by = |arrivals| {
@@ -169,8 +169,8 @@ fn steps(name: &'static str, title: &'static str, line: usize) -> Figure {
     Figure { shown: Shown::Steps, ..Figure::new(name, title, "us", vec![line]) }
 }
 
-/// Sparrow whose processes do with a message what Falcon's hosts do, and whose time before that
-/// keeps nobody busy.
+/// Sparrow with processes that take the time of Falcon's hosts for a message, and an additional
+/// time before that, which keeps no process busy.
 fn submit() -> Figure {
     let costs =
         Costs { submit_ns: SPARROW_SUBMIT_NS, process_ns: FALCON_HOST_NS, ..falcon_costs() };
@@ -181,7 +181,7 @@ fn submit() -> Figure {
     Figure::new("submit", title, "percent of the executors' time", vec![line])
 }
 
-/// 28.5 tasks a job, of clients that take longer than 10 ms from one to the next.
+/// 28.5 tasks per job, of clients with more than 10 ms between jobs.
 fn period() -> Figure {
     let load = |system, costs, us: f64| {
         let period_ns = us as Duration * US;
@@ -193,7 +193,7 @@ fn period() -> Figure {
     compared("period", "28.5 tasks a job, by the clients' period", "us", &points, load, 2)
 }
 
-/// Who is compared at scale.
+/// The systems that are compared at scale.
 const AT_SCALE: [(&str, System); 6] = [
     ("Falcon", System::Falcon),
     ("ideal queue", System::Ideal),
@@ -202,7 +202,7 @@ const AT_SCALE: [(&str, System); 6] = [
     ("Sparrow", System::Sparrow { probe_ratio: 2.0, schedulers: 64 }),
     ("central server", System::Central),
 ];
-/// Jobs a second at scale (ours): about 16 tasks each.
+/// The number of jobs per second at scale (ours): about 16 tasks each.
 const JOBS_AT_SCALE: u64 = 200_000;
 
 fn at_scale(load: Load, utilization: f64) -> Load {
@@ -216,10 +216,10 @@ fn at_scale(load: Load, utilization: f64) -> Load {
     load.at(utilization, round_trip_ns)
 }
 
-/// Names of times, in the order of the x axis.
+/// The names of distributions of times, in the order of the x axis.
 pub const TIMES: [Times; 3] = [Times::Fixed, Times::Exponential, Times::Bimodal];
 
-/// 32,000 executors at 10 ms, 95%.
+/// 32,000 executors with tasks of 10 ms, at 95%.
 fn large() -> Figure {
     let line = |(name, system): &(&str, System)| {
         let point = |(at, times): (usize, &Times)| {
@@ -243,7 +243,7 @@ fn large() -> Figure {
     Figure { x_names: names, scale: Scale::Places, shown: Shown::P99, ..figure }
 }
 
-/// 320 executors at 0.1 ms, and Falcon with prefetch beside the others.
+/// 320 executors with tasks of 0.1 ms, and Falcon with prefetch besides.
 fn short(times: Times) -> Figure {
     let name = match times {
         Times::Fixed => "short-fixed",
@@ -268,7 +268,7 @@ fn short(times: Times) -> Figure {
         let points = [50, 60, 70, 80, 90, 95].iter().map(point).collect();
         Line { name: name.to_string(), points }
     };
-    // A central server is far beyond what it can do.
+    // A central server would be far beyond its capacity.
     let lines = AT_SCALE[..SCALE_PREFETCH].iter().map(|(name, system)| line(name, *system, 0));
     let prefetch = line("Falcon, prefetch 1", System::Falcon, 1);
     let lines = lines.chain([prefetch]).collect();
@@ -277,7 +277,7 @@ fn short(times: Times) -> Figure {
     Figure { shown: Shown::P99, ..figure }
 }
 
-/// Where [`AT_SCALE`] has them.
+/// The indices of systems in [`AT_SCALE`]: Falcon.
 pub const SCALE_FALCON: usize = 0;
 /// The ideal queue.
 pub const SCALE_IDEAL: usize = 1;
@@ -288,10 +288,10 @@ pub const SCALE_TWO: usize = 3;
 /// Sparrow.
 pub const SCALE_SPARROW: usize = 4;
 
-/// Falcon with a task ahead for each executor, in the figures of short tasks.
+/// Falcon with one task fetched ahead by each executor, in the figures of short tasks.
 pub const SCALE_PREFETCH: usize = 5;
 
-/// What delays are given in.
+/// A delay in ms.
 pub fn ms(ns: u32) -> f64 {
     f64::from(ns) / 1e6
 }

@@ -1,4 +1,4 @@
-//! Falcon §3.5. Read [`figures`] for what is run, [`claims`] for what the paper says about it.
+//! Falcon §3.5. Read [`figures`] for the loads that are run, [`claims`] for the paper's statements.
 
 mod claims;
 mod figures;
@@ -28,7 +28,7 @@ pub struct FalconArgs {
     options: FigureArgs,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// One line for a person.

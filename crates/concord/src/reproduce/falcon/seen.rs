@@ -1,4 +1,4 @@
-//! A figure on tasks, and what was seen of it.
+//! A figure on tasks, and its results.
 
 use concord_runtime::Error;
 use concord_sim::falcon::load::{Load, Measured, measure};
@@ -8,23 +8,23 @@ use crate::reproduce::points;
 use crate::reproduce::runner::Runner;
 use crate::results::{Mark, Plot, Results, Scale, Table};
 
-/// What is drawn.
+/// The drawn values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// 5th, 50th and 95th percentile of each line.
+    /// The 5th, 50th and 95th percentile of each line.
     Percentiles,
-    /// The 99th.
+    /// The 99th percentile.
     P99,
     /// The distribution of each step.
     Steps,
 }
 
-/// What is run at each x.
+/// A line of a figure.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// As the legend says.
+    /// The name in the legend.
     pub name: String,
-    /// Where on the x axis, and what is run there.
+    /// The points: position on the x axis, and load.
     pub points: Vec<(f64, Load)>,
 }
 
@@ -33,22 +33,22 @@ pub struct Line {
 pub struct Figure {
     /// Its number in the paper, or a name.
     pub name: &'static str,
-    /// What it shows.
+    /// The title.
     pub title: &'static str,
-    /// The x axis.
+    /// The label of the x axis.
     pub x: &'static str,
-    /// Names of the places on the x axis; none if it has values.
+    /// The names of places on the x axis; empty if it has values.
     pub x_names: Vec<String>,
-    /// How the x axis is laid out.
+    /// The layout of the x axis.
     pub scale: Scale,
-    /// What is drawn.
+    /// The drawn values.
     pub shown: Shown,
     /// The lines.
     pub lines: Vec<Line>,
 }
 
 impl Figure {
-    /// Percentiles over values of x.
+    /// A figure of percentiles over values of x.
     pub fn new(
         name: &'static str,
         title: &'static str,
@@ -59,7 +59,7 @@ impl Figure {
         Figure { name, title, x, x_names, scale, shown, lines }
     }
 
-    /// Runs in all.
+    /// The total number of runs.
     pub fn runs(&self, repeats: u64) -> u64 {
         let points: usize = self.lines.iter().map(|line| line.points.len()).sum();
         points as u64 * repeats
@@ -73,7 +73,7 @@ impl Figure {
 /// All points of a figure on tasks.
 pub type Seen = points::Seen<Measured>;
 
-/// Runs a figure and writes what was seen.
+/// Runs a figure, and writes its results.
 ///
 /// # Errors
 /// A rack that did not run, or a file that could not be written.
@@ -92,8 +92,7 @@ pub fn run(
     Ok(seen)
 }
 
-/// All that was measured of each run.
-/// A name, and a figure of what was measured.
+/// The name of a column, and its value.
 type Value = (&'static str, fn(&Measured) -> u32);
 
 fn raw(figure: &Figure, seen: &Seen) -> Table {
@@ -156,10 +155,10 @@ fn plot(figure: &Figure, seen: &Seen) -> Plot {
                     ("median", |m| m.task.median_ns),
                     ("95%", |m| m.task.p95_ns),
                 ];
-                // All three of those that the paper compares.
+                // All three of the delays that the paper compares.
                 let values = if at < 2 { &values[..] } else { &values[1..2] };
                 for (of, value) in values {
-                    // What never gets through, or takes seconds, would flatten all others.
+                    // Delays of a system that cannot keep up would flatten all others.
                     let drawn = seen.drawn(at, |m| us(value(m)));
                     let drawn = drawn.into_iter().filter(|mark| mark.y < 20_000.0).collect();
                     series.push((format!("{}, {of}", line.name), drawn));

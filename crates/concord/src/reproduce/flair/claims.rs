@@ -1,5 +1,5 @@
-//! The paper's statements about its figures, in numbers where its text has some, beside the
-//! measured ones.
+//! The paper's statements about its figures, as numbers where its text has some, compared with
+//! measurements.
 
 use concord_sim::load::Measured;
 
@@ -14,12 +14,12 @@ use crate::reproduce::seen::Seen;
 
 const CROWD: f64 = 300.0;
 
-/// One line over another at x.
+/// The ratio of one line to another at x.
 fn gain(seen: &Seen, of: usize, over_line: usize, x: f64) -> Option<Mean> {
     over(seen.at(of, x, total), seen.at(over_line, x, total))
 }
 
-/// The largest gain of FLAIR over another line.
+/// The largest ratio of FLAIR to another line.
 fn most(seen: &Seen, over_line: usize, value: fn(&Measured) -> f64, is_less: bool) -> Option<Mean> {
     let points = seen.of(FLAIR);
     let gains = points.filter_map(|p| {
@@ -29,7 +29,7 @@ fn most(seen: &Seen, over_line: usize, value: fn(&Measured) -> f64, is_less: boo
     gains.max_by(|a, b| a.mean.total_cmp(&b.mean))
 }
 
-/// The smallest.
+/// The smallest ratio of FLAIR to another line.
 fn least(seen: &Seen, over_line: usize) -> Option<Mean> {
     let points = seen.of(FLAIR);
     let gains = points.filter_map(|p| gain(seen, FLAIR, over_line, p.x));
@@ -44,7 +44,7 @@ fn leader_share(m: &Measured) -> f64 {
     m.leader_reads_share
 }
 
-/// How often the switch counted something, for each read of an object.
+/// How often the switch counted something, per read of an object.
 fn of_reads(m: &Measured, name: &str) -> f64 {
     let count = |name: &str| m.counts.get(name).copied().unwrap_or_default() as f64;
     count(name) / (count("reads_unstable") + count("reads_stable") + count("reads_no_holder"))
@@ -58,14 +58,14 @@ fn stale_share(m: &Measured) -> f64 {
     of_reads(m, "replies_stale")
 }
 
-/// Reads that a follower without a lease for their key group passed to the leader, of all.
+/// The share of reads that a follower without a lease for their key group passed to the leader.
 fn redirected_share(m: &Measured) -> f64 {
     let r = &m.replicas;
     let passed = (r.refused_revoked + r.refused_lease) as f64;
     passed / (r.reads_fast + r.reads_slow).max(1) as f64
 }
 
-/// By how much the slowest `percent` of 100 reads are faster than with follower leases, in percent
+/// By how much the slowest reads, at a percentile, are faster than with follower leases, in percent
 /// of these.
 fn faster_slowest(seen: &Seen, percent_of: fn(&Measured) -> f64) -> Option<Mean> {
     let ratio = over(seen.at(FLAIR, 0.0, percent_of), seen.at(LEASES, 0.0, percent_of))?;
@@ -78,20 +78,21 @@ fn slowest(m: &Measured, percent: usize) -> f64 {
     slow.iter().map(|ns| f64::from(*ns)).sum::<f64>() / slow.len().max(1) as f64
 }
 
-/// By how much FLAIR's mean latency is below that of follower leases at most, in percent of that.
+/// The maximum by which FLAIR's mean latency is below that of follower leases, in percent of that.
 fn sooner(seen: &Seen) -> Option<Mean> {
     let less = most(seen, LEASES, latency, true)?;
     percent(Some(Mean { mean: 1.0 - 1.0 / less.mean, half: less.half / (less.mean * less.mean) }))
 }
 
-/// Operations answered in each bucket from one time of a timeline to another, in s.
+/// The operations answered in each bucket between two times of a timeline, in s.
 fn between(seen: &Seen, from_s: usize, to_s: usize) -> Option<&[u64]> {
     let (_, measured) = seen.points.first()?.runs.first()?;
     let at = |s: usize| (s as f64 / BUCKET_S) as usize;
     measured.buckets.get(at(from_s)..at(to_s))
 }
 
-/// How long less than half of what was before is answered, in ms, from the failure at 10 s on.
+/// The time from the failure at 10 s on for which less than half of the previous rate is answered,
+/// in ms.
 fn outage_ms(seen: &Seen) -> Option<Mean> {
     let before = between(seen, 0, 10)?;
     let half = before.iter().sum::<u64>() / before.len() as u64 / 2;
@@ -99,19 +100,20 @@ fn outage_ms(seen: &Seen) -> Option<Mean> {
     exact(Some(few as f64 * BUCKET_S * 1e3))
 }
 
-/// What is answered in ten seconds after the failure over what was in as many before.
+/// The operations answered in the ten seconds after the failure, as a ratio to those in the ten
+/// before.
 fn left(seen: &Seen) -> Option<Mean> {
     let sum = |buckets: &[u64]| buckets.iter().sum::<u64>() as f64;
     exact(Some(sum(between(seen, 24, 34)?) / sum(between(seen, 0, 10)?)))
 }
 
-/// The median read of FLAIR over that of Raft with a leader lease, in percent.
+/// The median read latency of FLAIR, in percent of that of Raft with a leader lease.
 fn median(seen: &Seen) -> Option<Mean> {
     let of = |line| seen.at(line, 0.0, |m: &Measured| f64::from(m.read.median_ns));
     percent(over(of(FLAIR), of(LEADER)))
 }
 
-/// All of them, in the figures' order.
+/// All statements, in the figures' order.
 pub const CLAIMS: &[Claim] = &[
     Claim {
         figure: "18a",

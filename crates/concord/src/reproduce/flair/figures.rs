@@ -1,8 +1,9 @@
-//! The figures: what is run at each point. FLAIR §4.5; parameters that the paper does not give are
-//! marked as ours.
+//! The figures: the loads that are run at each point (FLAIR §4.5). Parameters that the paper does
+//! not give are marked as ours.
 //!
 //! "Opt. Raft" is Raft whose leader answers reads alone by its lease, "Raft" one that asks a quorum
-//! for each batch of reads (ReadIndex); both are ours, at hosts as quick as all others'.
+//! for each batch of reads (ReadIndex); both are ours, at hosts as fast as those of the other
+//! systems.
 
 use std::sync::LazyLock;
 
@@ -15,50 +16,55 @@ use concord_wire::control::{Program, Protocol};
 use crate::reproduce::figure::{Drawn, Figure, Value};
 use crate::results::Scale;
 
-/// Length of a timeline's bucket, in s.
+/// The duration of a timeline's bucket, in s.
 pub const BUCKET_S: f64 = 0.01;
 
-/// What a replica is busy with a read: six answer 5.4 M a second (§4.5.5).
+/// The time that a replica is busy with a read, in ns: six answer 5.4 M per second (§4.5.5).
 const READ_NS: u64 = 1_111;
-/// How much longer the leader is busy with a write (ours: what makes leader avoidance worth 40%,
-/// figure 26a; §4.5.1 says that a write *takes* 30 times as long where nothing is replicated).
+/// How many times longer the leader is busy with a write (ours: this makes leader avoidance worth
+/// 40%, figure 26a; §4.5.1 says that a write *takes* 30 times as long without replication).
 const WRITE_FACTOR: u64 = 15;
-/// The same of a follower with a record (ours).
+/// How many times longer a follower is busy with a record (ours).
 const RECORD_FACTOR: u64 = 5;
-/// One way between a host and the switch (ours).
+/// The latency between a host and the switch, one way, in ns (ours).
 const LATENCY_NS: u64 = 5_000;
-/// What an idle rack's read takes: two ways to the switch and back, two passes, the read.
+/// The latency of a read in an idle rack, in ns: two round trips to the switch, two passes, and the
+/// read.
 const READ_TAKES_NS: u64 = 4 * LATENCY_NS + 2 * SWITCH_NS + READ_NS;
 const SWITCH_NS: u64 = 600;
-/// What a write takes besides, without anybody being busy: 30 reads' time in all (§4.5.1).
+/// The additional latency of a write that keeps no node busy, in ns: a write takes the time of 30
+/// reads in all (§4.5.1).
 const WRITE_WAIT_NS: u64 = 29 * READ_TAKES_NS - (WRITE_FACTOR - 1) * READ_NS;
-/// One way between replicas: a replicated write takes 35 reads' time (§4.5.1).
+/// The latency between replicas, one way, in ns: a replicated write takes the time of 35 reads
+/// (§4.5.1).
 const PEER_NS: u64 = 5 * READ_TAKES_NS / 2;
-/// Keys (§4.5, "Workload").
+/// The number of keys (§4.5, "Workload").
 const KEYS: u64 = 100_000;
-/// Clients, each with one operation (§4.5.1).
+/// The numbers of clients, each with one pending operation (§4.5.1).
 const CLIENTS: [usize; 7] = [10, 50, 100, 150, 200, 250, 300];
-/// Most of them.
+/// The maximum number of clients.
 const CROWD: usize = 300;
-/// Rates of the runs over seconds (figures 23 to 25) are lower by this factor (ours).
+/// The factor by which rates of the runs over seconds (figures 23 to 25) are lower (ours).
 const SLOWER: u64 = 100;
 
-/// The same of figure 26b, where the leader looks at the queues once a second (ours).
+/// The corresponding factor of figure 26b, where the leader reads the queues once per second
+/// (ours).
 const SLOWER_26B: u64 = 10;
-/// How much longer the slowed follower of figure 26b takes: its frequency is lower by 10%.
+/// The additional time of the slowed follower in figure 26b, per thousand: its frequency is lower
+/// by 10%.
 const SLOWED_PERMILLE: u64 = 111;
 
-/// Zipf's constants of figure 19.
+/// The exponents of the Zipf distributions in figure 19.
 pub const ZIPF: [f64; 6] = [0.5, 0.6, 0.7, 0.8, 0.9, 0.99];
 static RANKS: LazyLock<Vec<Keys>> =
     LazyLock::new(|| ZIPF.iter().map(|exponent| Keys::zipf(KEYS, *exponent)).collect());
 
-/// Zipf 0.99.
+/// Zipf with exponent 0.99.
 fn zipf() -> Keys {
     RANKS[ZIPF.len() - 1].clone()
 }
 
-/// 300 clients, 1 KB values, and what a write takes.
+/// A load of 300 clients with values of 1 KB, and the time of a write.
 pub fn busy(replicas: usize, writes_permille: u64) -> Load {
     let of = Load::default();
     let service = Service {
@@ -83,14 +89,14 @@ pub fn busy(replicas: usize, writes_permille: u64) -> Load {
     }
 }
 
-/// What is compared.
+/// The compared systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum System {
     /// FLAIR over Raft, with leader avoidance.
     Flair,
-    /// The same without.
+    /// FLAIR over Raft, without leader avoidance.
     Random,
-    /// With leader avoidance and load awareness.
+    /// FLAIR over Raft, with leader avoidance and load awareness.
     Weighed,
     /// Raft: the leader answers reads by its lease.
     Leader,
@@ -98,8 +104,8 @@ enum System {
     ReadIndex,
     /// Raft: followers answer reads by leases of key groups.
     Leases,
-    /// Raft: any replica answers once it has asked a quorum. For Fast Paxos' normal case, which
-    /// reads so.
+    /// Raft: any replica answers once it has asked a quorum. It stands for the normal case of Fast
+    /// Paxos, which reads this way.
     Quorum,
     /// Harmonia over Raft.
     Harmonia,
@@ -151,7 +157,7 @@ impl System {
     }
 }
 
-/// Lines of a figure, in this order.
+/// The lines of a figure, in this order.
 const COMPARED: [System; 7] = [
     System::Flair,
     System::Leader,
@@ -162,19 +168,19 @@ const COMPARED: [System; 7] = [
     System::Quorum,
 ];
 
-/// Where [`COMPARED`] has FLAIR.
+/// The index of FLAIR in [`COMPARED`].
 pub const FLAIR: usize = 0;
-/// Where it has Raft with a leader lease.
+/// The index of Raft with a leader lease.
 pub const LEADER: usize = 1;
-/// Where it has Harmonia.
+/// The index of Harmonia.
 pub const HARMONIA: usize = 2;
-/// Where it has one server.
+/// The index of one server.
 pub const ALONE: usize = 3;
-/// Where it has Raft without leases.
+/// The index of Raft without leases.
 pub const READ_INDEX: usize = 4;
-/// Where it has Raft with follower leases.
+/// The index of Raft with follower leases.
 pub const LEASES: usize = 5;
-/// Where it has Raft with quorum reads.
+/// The index of Raft with quorum reads.
 pub const QUORUM: usize = 6;
 
 fn compared<T: Copy>(
@@ -190,7 +196,7 @@ fn compared<T: Copy>(
     figure
 }
 
-/// Mean latency of all operations, in ns.
+/// The mean latency of all operations, in ns.
 pub fn latency(m: &Measured) -> f64 {
     let (reads, writes) = (m.reads_per_second, m.writes_per_second);
     (reads * m.read.mean_ns + writes * m.write.mean_ns) / (reads + writes)
@@ -200,7 +206,7 @@ fn in_us(figure: Figure, y_value: Value) -> Figure {
     Figure { y: "mean latency in us", y_value, y_unit: 1e3, ..figure }
 }
 
-/// All of them, in the paper's order, and ours.
+/// All figures, in the paper's order, and our own.
 pub fn all() -> Vec<Figure> {
     let uniform = Keys::Uniform(KEYS);
     let mut all = vec![
@@ -251,7 +257,7 @@ fn distribution(name: &'static str, title: &'static str, keys: &Keys) -> Figure 
     compared(figure, &COMPARED, &[()], |()| 0.0, |()| Load { keys: keys.clone(), ..busy(3, 50) })
 }
 
-/// Figures 23 to 25: at 10 s somebody fails, of racks that are slower.
+/// Figures 23 to 25: a replica or the switch fails at 10 s, in racks that are slower.
 fn failures() -> [Figure; 3] {
     let slow = |ns: u64| ns * SLOWER;
     let load = busy(3, 0);
@@ -296,7 +302,7 @@ fn avoidance() -> Figure {
     compared(figure, &systems, &CLIENTS, |clients| clients as f64, load)
 }
 
-/// One follower is slower by a tenth. Each client is a process, as the paper says of them.
+/// Figure 26b: one follower is slower by a tenth. Each client is a process, as the paper says.
 fn awareness() -> Figure {
     let title = "load awareness, a follower slower by 10%, workload C (rates a tenth)";
     let figure = Figure::new("26b", title, "clients");
@@ -318,7 +324,7 @@ fn by_replicas() -> Figure {
     compared(figure, &[System::Flair, System::Leader], &replicas, |n| n as f64, load)
 }
 
-/// §4.5.2: workload A, Zipf 0.99.
+/// Workload A, Zipf 0.99 (§4.5.2).
 fn write_heavy() -> Figure {
     let figure = Figure::new("A", "workload A, Zipf 0.99", "clients");
     let load = |outstanding| Load { outstanding, keys: zipf(), ..busy(3, 500) };
@@ -332,7 +338,7 @@ fn read_only() -> Figure {
     compared(figure, &COMPARED, &[CROWD], |clients| clients as f64, load)
 }
 
-/// §4.5, "Workload": a million keys instead of 100,000.
+/// A million keys instead of 100,000 (§4.5, "Workload").
 fn million_keys() -> Figure {
     let figure = Figure::new("1M", "workload B, a million keys, 300 clients", "Zipf constant");
     let keys = [Keys::Uniform(10 * KEYS), Keys::zipf(10 * KEYS, 0.99)];
@@ -340,8 +346,8 @@ fn million_keys() -> Figure {
     compared(figure, &COMPARED, &[0, 1], |at| [0.0, 0.99][at], load)
 }
 
-/// Figure 22: for how much of a write's time at the switch its key group is revoked at followers;
-/// FLAIR's is unstable all the time.
+/// Figure 22: the share of a write's time at the switch for which its key group is revoked at
+/// followers; with FLAIR it is unstable all the time.
 fn revoked() -> Figure {
     let figure = Figure::new("22", "workload A, Zipf 0.99", "clients");
     let figure = Figure {
@@ -354,13 +360,13 @@ fn revoked() -> Figure {
     compared(figure, &[System::Leases], &CLIENTS, |clients| clients as f64, load)
 }
 
-/// How long a record is in a follower's log and not executed, over how long its write takes at the
-/// switch.
+/// The time that a record is in a follower's log and not executed, as a share of the time of its
+/// write at the switch.
 pub fn revoked_share(m: &Measured) -> f64 {
     m.record_open_ns / (m.write.mean_ns - 2.0 * LATENCY_NS as f64)
 }
 
-/// How many key groups it takes.
+/// The number of key groups that is needed.
 fn by_groups() -> Figure {
     let bits = [6, 8, 10, 12, 14, 16];
     let keys = [("uniform", Keys::Uniform(KEYS)), ("Zipf 0.99", zipf())];
@@ -377,7 +383,7 @@ fn by_groups() -> Figure {
     figure
 }
 
-/// Where the figure on key groups has 2 to the power of `bits` of them.
+/// The position of 2^`bits` key groups in the figure on key groups.
 pub fn groups_at(bits: u8) -> f64 {
     f64::from(bits) / 2.0 - 2.0
 }

@@ -1,4 +1,4 @@
-//! FLAIR §4.5. Read [`figures`] for what is run, [`claims`] for what the paper says about it.
+//! FLAIR §4.5. Read [`figures`] for the loads that are run, [`claims`] for the paper's statements.
 
 mod claims;
 mod figures;
@@ -27,7 +27,7 @@ pub struct FlairArgs {
     options: FigureArgs,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// One line for a person.

@@ -1,5 +1,5 @@
-//! The paper's statements about its figures, in numbers where its text has some, beside the
-//! measured ones.
+//! The paper's statements about its figures, as numbers where its text has some, compared with
+//! measurements.
 
 use concord_sim::load::Measured;
 
@@ -13,25 +13,26 @@ fn slots(m: &Measured) -> f64 {
     f64::from(m.occupied)
 }
 
-/// Harmonia over CR at x.
+/// The ratio of Harmonia to CR at x.
 fn gain(seen: &Seen, x: f64, value: fn(&Measured) -> f64) -> Option<Mean> {
     over(seen.at(1, x, value), seen.at(0, x, value))
 }
 
-/// Writes answered with so many slots a stage over those with plenty, of a series of figure 13(a).
-/// (Reads take the place of writes that are dropped, so that the total says little.)
+/// The ratio of writes answered with this number of slots per stage to those with plenty, of a
+/// series of figure 13(a). (Reads take the place of writes that are dropped, so that the total says
+/// little.)
 fn of_plenty(seen: &Seen, series: usize, slots: u32) -> Option<Mean> {
     over(seen.at(series, slots_at(slots), writes), seen.at(series, slots_at(65_536), writes))
 }
 
-/// Operations a second between two times of a timeline, in s, of Harmonia.
+/// Harmonia's operations per second between two times of a timeline, in s.
 fn between(seen: &Seen, from_s: f64, to_s: f64) -> Option<f64> {
     let (_, measured) = seen.of(1).next()?.runs.first()?;
     let buckets = measured.buckets.get((2.0 * from_s) as usize..(2.0 * to_s) as usize)?;
     Some(buckets.iter().sum::<u64>() as f64 / (to_s - from_s))
 }
 
-/// All of them, in the figures' order.
+/// All statements, in the figures' order.
 pub const CLAIMS: &[Claim] = &[
     Claim {
         figure: "5a",

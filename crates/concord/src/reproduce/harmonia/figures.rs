@@ -1,5 +1,5 @@
-//! The figures: what is run at each point. Harmonia §10; parameters that the paper does not give
-//! are marked as ours.
+//! The figures: the loads that are run at each point (Harmonia §10). Parameters that the paper does
+//! not give are marked as ours.
 
 use std::sync::LazyLock;
 
@@ -11,26 +11,27 @@ use concord_wire::control::Protocol;
 use crate::reproduce::figure::{Drawn, Figure, Value};
 
 const MILLION: f64 = 1e6;
-/// Operations under way for each replica: enough that it never waits for work.
+/// The number of pending operations for each replica: enough that it never waits for work.
 const DEPTH: usize = 96;
-/// What a byte of a value adds to the time of an operation, in ps (ours: 1 GB/s).
+/// The additional time of an operation for each byte of its value, in ps (ours: 1 GB/s).
 const BYTE_PS: u64 = 1_000;
-/// One way through an aggregation switch, in ns (ours).
+/// The latency of an aggregation switch, one way, in ns (ours).
 const RACK_NS: u64 = 2_000;
-/// Rates of the run over minutes (figure 15) are lower by this factor (ours).
+/// The factor by which rates of the run over minutes (figure 15) are lower (ours).
 const SLOWER: u64 = 100;
-/// One way between replicas where writes are slow: two of them make 5 ms.
+/// The latency between replicas, one way, in ns, where writes are slow: two of them make 5 ms.
 const SLOW_PEER_NS: u64 = 2_500_000;
-/// Operations under way there: some 600 are writes.
+/// The number of pending operations there, of which some 600 are writes.
 const SLOW_DEPTH: usize = 1_200;
-/// Shortest time before a client's retry where writes are dropped for want of a slot (ours).
+/// The minimum time before a client's retry, in ns, where writes are dropped for want of a slot
+/// (ours).
 const RETRY_NS: u64 = 2 * MS;
 
-/// What an acknowledgement or a version query costs where protocols are compared (ours: a tenth of
-/// a write).
+/// The time of an acknowledgement or a version query, in ns, where protocols are compared (ours: a
+/// tenth of a write).
 const ACK_NS: u64 = 125;
 
-/// Two lines: chain replication alone, and with Harmonia.
+/// Adds two lines: chain replication alone, and with Harmonia.
 trait Both {
     fn both<T: Copy>(self, points: &[T], x: impl Fn(T) -> f64, load: impl Fn(T) -> Load) -> Self;
 }
@@ -46,7 +47,7 @@ impl Both for Figure {
     }
 }
 
-/// Zipf 0.9 over a million objects, made once.
+/// Zipf 0.9 over a million objects, computed once.
 static ZIPF: LazyLock<Keys> = LazyLock::new(|| Keys::zipf(1_000_000, 0.9));
 
 /// The default load, saturated.
@@ -54,12 +55,12 @@ fn saturated(replicas: usize, writes_permille: u64) -> Load {
     Load { replicas, writes_permille, outstanding: DEPTH * replicas, ..Load::default() }
 }
 
-/// Writes at a rate, and as many reads as go.
+/// A load with writes at a rate, and as many reads as possible.
 fn reads_beside(writes_per_second: u64) -> Load {
     Load { writes_per_second, ..saturated(3, 0) }
 }
 
-/// All of them, in the paper's order, and ablations.
+/// All figures, in the paper's order, and ablations.
 pub fn all() -> Vec<Figure> {
     let mut all =
         vec![latency("5a", "latency of reads", 0), latency("5b", "latency of writes", 1_000)];
@@ -92,10 +93,10 @@ fn latency(name: &'static str, title: &'static str, writes_permille: u64) -> Fig
     )
 }
 
-/// Rates of writes, in thousands a second.
+/// The rates of writes, in thousands per second.
 const WRITE_RATES: [u64; 9] = [0, 100, 200, 300, 400, 500, 600, 700, 780];
 
-/// Writes that were answered, in millions a second: beyond what a rack can do no more come.
+/// The rate of answered writes, in millions per second: it does not exceed the rack's capacity.
 fn write_rate(m: &Measured) -> f64 {
     m.writes_per_second / MILLION
 }
@@ -129,7 +130,7 @@ fn value_size() -> Figure {
     )
 }
 
-/// Every operation takes longer.
+/// The service times, all longer by `extra_ns`.
 fn longer(service: Service, extra_ns: u64) -> Service {
     Service {
         read_ns: service.read_ns + extra_ns,
@@ -177,7 +178,7 @@ fn scaling(name: &'static str, writes_permille: u64) -> Figure {
     )
 }
 
-/// Three racks of servers, four in each, behind the aggregation switch that is Harmonia's.
+/// Three racks of servers, four in each, behind the aggregation switch, which runs Harmonia.
 fn across_racks(racks: usize) -> Load {
     let load = saturated(4 * racks, 50);
     Load {
@@ -222,10 +223,10 @@ fn rack_latency() -> Figure {
         .line("Harmonia (CR)", &places, |(at, _)| f64::from(at), |(_, permille)| idle(permille))
 }
 
-/// Slots in each of the three stages.
+/// The numbers of slots in each of the three stages.
 const SLOTS: [u32; 9] = [4, 16, 32, 64, 128, 256, 512, 1_024, 65_536];
 
-/// Where figure 13(a) has so many slots in each stage.
+/// The position of this number of slots per stage in figure 13(a).
 pub fn slots_at(slots: u32) -> f64 {
     SLOTS.iter().position(|s| *s == slots).map_or(f64::NAN, |at| at as f64 + 1.0)
 }
@@ -241,8 +242,8 @@ fn table_size() -> Figure {
         retry_min_ns: RETRY_NS,
         ..saturated(3, 50)
     };
-    // As many writes in flight as the paper's 2,000 slots speak of (§7.2): writes take longer, by
-    // the way between replicas, and reads do not.
+    // The number of pending writes for the paper's 2,000 slots (§7.2): writes take longer, by the
+    // latency between replicas, and reads do not.
     let slow = |at: usize, keys: &Keys| Load {
         peer_latency_ns: SLOW_PEER_NS,
         outstanding: SLOW_DEPTH,
@@ -310,8 +311,8 @@ fn switch_overhead() -> Figure {
     figure
 }
 
-/// Writes at a rate in thousands a second, and as many reads as go; what is not the store costs
-/// too.
+/// A load with writes at a rate in thousands per second, and as many reads as possible; packets
+/// other than those of the store take time, too.
 fn compared(protocol: Protocol, with_help: bool) -> impl Fn(u64) -> Load {
     move |rate| {
         let load = reads_beside(rate * 1_000);
@@ -335,7 +336,7 @@ fn primary_backup_protocols() -> Figure {
         .line("CRAQ (ours: one execution)", &WRITE_RATES, x, compared(craq, false))
         .line("CRAQ (the paper's: two phases)", &WRITE_RATES, x, |rate| {
             let load = compared(craq, false)(rate);
-            // Marking dirty and committing are an operation of the store each.
+            // Marking an object dirty, and committing, are an operation of the store each.
             Load { commit_ns: load.service.write_ns, ..load }
         })
         .line("Harmonia (PB)", &WRITE_RATES, x, compared(pb, true))
@@ -382,7 +383,7 @@ fn switch_failure() -> Figure {
     figure.both(&[()], |()| 0.0, load)
 }
 
-/// Completions that come late keep objects dirty, and the last-committed point behind.
+/// Late completions keep objects dirty, and delay the last-committed point.
 fn late_completions() -> Figure {
     let delays_us = [0, 100, 200, 500, 1_000, 2_000, 5_000];
     let load = |us: u64, keys: &Keys| Load {
@@ -396,8 +397,8 @@ fn late_completions() -> Figure {
         .line("zipf 0.9", &delays_us, x, |us| load(us, &ZIPF))
 }
 
-/// Completions that never come leave stray entries (§6.2), which reads, inserts and the sweep
-/// remove. Few enough objects that reads meet them within the run.
+/// Lost completions leave stray entries (§6.2), which reads, inserts and the sweep remove. There
+/// are few enough objects that reads meet the entries within the run.
 fn lost_completions() -> Figure {
     let percents = [0, 1, 5, 10, 20, 50];
     let load = |percent: u64, is_swept: bool| {
@@ -424,8 +425,8 @@ fn lost_completions() -> Figure {
     )
 }
 
-/// A completion in the reply costs nobody a packet; one of its own costs the tail (ours: as much as
-/// an acknowledgement).
+/// A completion in the reply costs no packet; a separate one costs the tail (ours: as much as an
+/// acknowledgement).
 fn completions_separate() -> Figure {
     let percents = [0, 5, 10, 20, 50, 100];
     let load = |percent: u64, is_apart: bool| {
@@ -439,7 +440,8 @@ fn completions_separate() -> Figure {
         .line("apart", &percents, x, |percent| load(percent, true))
 }
 
-/// §8.3 piggybacks COMMIT-ACKs on PREPARE-OKs; of their own, the leader hears two more packets.
+/// §8.3 piggybacks COMMIT-ACKs on PREPARE-OKs; if they are separate, the leader receives two more
+/// packets.
 fn commit_acks_separate() -> Figure {
     let percents = [0, 5, 10, 20, 50, 100];
     let load = |percent: u64, commit_acks_separate: bool| {

@@ -1,4 +1,5 @@
-//! Packets that an operation costs each node, counted in runs of reads alone and of writes alone.
+//! The number of packets that an operation costs each node, counted in runs of reads alone and of
+//! writes alone.
 
 use std::fmt::Write;
 
@@ -10,10 +11,10 @@ use concord_wire::control::Protocol;
 use crate::reproduce::runner::Runner;
 use crate::results::Table;
 
-/// Operations under way where acknowledgements are batched.
+/// The number of pending operations at which acknowledgements are batched.
 const MANY: usize = 288;
 
-/// What is counted.
+/// A case that is counted.
 struct Case {
     protocol: Protocol,
     with_help: bool,
@@ -61,7 +62,7 @@ fn cases() -> Vec<Case> {
     for (protocol, with_help) in protocols {
         let ways = [(0, 1, false), (1_000, 1, false), (1_000, MANY, false), (1_000, 1, true)];
         for (writes_permille, outstanding, apart) in ways {
-            // A quorum's completions are apart as they are.
+            // A quorum protocol's completions are separate in any case.
             if !apart || (with_help && !protocol.is_quorum()) {
                 cases.push(Case { protocol, with_help, writes_permille, outstanding, apart });
             }
@@ -70,12 +71,12 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// How many runs it takes.
+/// The number of runs.
 pub fn runs() -> u64 {
     cases().len() as u64
 }
 
-/// Runs them; as a table for CSV, and in Markdown.
+/// Runs the cases; returns a table for CSV, and one in Markdown.
 ///
 /// # Errors
 /// A rack that did not run: a bug.
@@ -103,7 +104,7 @@ pub fn run(runner: &Runner) -> Result<(Table, String), Error> {
     Ok((table, text))
 }
 
-/// Packets that each node got and sent, over the operations that were answered.
+/// The packets that each node received and sent, per answered operation.
 fn each(measured: &Measured) -> Vec<String> {
     let per_operation = |count: u64| format!("{:.2}", count as f64 / measured.answered as f64);
     measured.packets.iter().map(|p| per_operation(p.got + p.sent)).collect()
@@ -113,9 +114,9 @@ fn each(measured: &Measured) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Three replicas, one operation at a time: what the protocols' papers count. Each packet is
-    /// got and sent once at the switch; a replica gets the write or the record, sends it on, and
-    /// hears of its acknowledgement.
+    /// Three replicas, one operation at a time: the count in the protocols' papers. The switch
+    /// receives and sends each packet once; a replica receives the write or the record, sends it
+    /// on, and receives its acknowledgement.
     #[test]
     fn messages_of_a_write_in_a_chain_are_as_the_protocol_says() {
         let (_, text) = run(&Runner::new(2, runs())).unwrap();
@@ -123,9 +124,8 @@ mod tests {
         let line = text.lines().find(|l| l.starts_with("| chain | write | 1 |")).unwrap();
         let counts: Vec<f64> =
             line.split('|').skip(4).filter_map(|c| c.trim().parse().ok()).collect();
-        // Switch: write in and out, reply in and out. Head: write, record, acknowledgement.
-        // Middle: record in and out, acknowledgement in and out. Tail: record, reply,
-        // acknowledgement.
+        // Switch: write in and out, reply in and out. Head: write, record, acknowledgement. Middle:
+        // record in and out, acknowledgement in and out. Tail: record, reply, acknowledgement.
         for (count, expected) in counts.iter().zip([4.0, 3.0, 4.0, 3.0]) {
             assert!((count - expected).abs() < 0.1, "{line}");
         }

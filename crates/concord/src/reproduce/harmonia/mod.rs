@@ -1,5 +1,5 @@
-//! Harmonia §10. Read [`figures`] for what is run, [`claims`] for what the paper says about it,
-//! [`messages`] for the packets of an operation.
+//! Harmonia §10. Read [`figures`] for the loads that are run, [`claims`] for the paper's
+//! statements, [`messages`] for the packets of an operation.
 
 mod claims;
 mod figures;
@@ -17,7 +17,7 @@ use super::options::FigureArgs;
 use super::seen::summary;
 use crate::results::Results;
 
-/// What `--figures` calls the packets of an operation.
+/// The name of the packets of an operation in `--figures`.
 const MESSAGES: &str = "messages";
 
 /// `concord reproduce harmonia`.
@@ -33,7 +33,7 @@ pub struct HarmoniaArgs {
     options: FigureArgs,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// One line for a person.

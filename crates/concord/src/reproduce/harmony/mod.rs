@@ -1,5 +1,5 @@
-//! Harmony (NSDI 2024), §3.3 and §5. [`theory`] has what follows from formulas, the shipped
-//! switches alone and the adversary of trap H1, [`runs`] what is run packet by packet.
+//! Harmony (NSDI 2024), §3.3 and §5. [`theory`] has what follows from formulas, from the shipped
+//! switches alone, and from the adversary of trap H1; [`runs`] has the runs packet by packet.
 
 mod row;
 mod runs;
@@ -25,7 +25,7 @@ Examples:
 pub struct HarmonyArgs {
     #[command(flatten)]
     options: FigureArgs,
-    /// A third of the hosts, and a tenth of the time
+    /// Run a third of the hosts, and a tenth of the time
     #[arg(long)]
     quick: bool,
 }
@@ -44,7 +44,7 @@ const FIGURES: [(&str, Figure); 8] = [
     ("8c", runs::trees),
 ];
 
-/// The runs of a figure.
+/// The number of runs of a figure.
 fn runs_of(figure: &str, repeats: u64, is_quick: bool) -> u64 {
     match figure {
         "4" => 12 * repeats,
@@ -58,7 +58,7 @@ fn runs_of(figure: &str, repeats: u64, is_quick: bool) -> u64 {
     }
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// One line for a person.

@@ -4,7 +4,7 @@ use crate::reproduce::claims::Paper;
 use crate::reproduce::runner::{Mean, Runner};
 use crate::results::Results;
 
-/// A statement of the paper, and ours beside it.
+/// A statement of the paper, and our number.
 pub(super) struct Row {
     pub(super) figure: &'static str,
     pub(super) says: String,
@@ -30,7 +30,7 @@ impl Row {
     }
 }
 
-/// What every figure gets.
+/// The settings of every figure.
 pub(super) struct Given<'a> {
     pub(super) repeats: u64,
     pub(super) is_quick: bool,

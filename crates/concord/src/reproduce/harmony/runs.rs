@@ -12,7 +12,7 @@ use crate::results::{Mark, Plot, Scale, Table};
 /// A network of the paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Net {
-    /// Nine ToR switches of 16 hosts; hosts' links over links to spines.
+    /// Nine ToR switches of 16 hosts, with this ratio of hosts' links to links to spines.
     LeafSpine(u32),
     FatTree,
 }
@@ -26,7 +26,7 @@ impl Net {
     }
 }
 
-/// A point: what is run, and with what.
+/// A point: a network, a transport and a workload.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     net: Net,
@@ -34,7 +34,7 @@ struct Case {
     bytes: u32,
     slots: u8,
     admission_us: u32,
-    /// Of the hosts' links.
+    /// The load, as a share of the hosts' links.
     load: f64,
     seed: u64,
 }
@@ -88,7 +88,7 @@ impl Case {
     }
 }
 
-/// What was seen of a point.
+/// The measurements of a point.
 #[derive(Clone, Debug)]
 struct Ran {
     slowdowns: Slowdowns,
@@ -176,13 +176,13 @@ fn each(
     Ok(ran)
 }
 
-/// The mean over the runs of the points that `is_it` picks.
+/// The mean over the runs of the points that `is_it` selects.
 fn mean(cases: &[Case], ran: &[Ran], is_it: impl Fn(&Case) -> bool, of: fn(&Ran) -> f64) -> Mean {
     let own = cases.iter().zip(ran).filter(|(case, _)| is_it(case));
     Mean::of(&own.map(|(_, ran)| of(ran)).collect::<Vec<_>>())
 }
 
-/// A row of what the paper says nothing in numbers about.
+/// A row about which the paper has no number.
 fn silent(figure: &'static str, says: String, ours: Mean, reason: &str) -> Row {
     Row { figure, says, paper: Paper::Silent, ours, reason: reason.into() }
 }
@@ -222,7 +222,7 @@ pub fn sizes(given: &Given<'_>) -> Result<Vec<Row>, Error> {
     Ok(rows)
 }
 
-/// Figure 8b: oversubscription, at half of what the links to the spines carry.
+/// Figure 8b: oversubscription, at half of the capacity of the links to the spines.
 pub fn oversubscribed(given: &Given<'_>) -> Result<Vec<Row>, Error> {
     let case = |over: u32, seed| {
         Case::harmony(Net::LeafSpine(over), 128 << 10, 0.5 / f64::from(over), seed)
@@ -284,10 +284,10 @@ pub fn trees(given: &Given<'_>) -> Result<Vec<Row>, Error> {
     Ok(rows)
 }
 
-/// Loads are tried in these steps.
+/// The step of the loads that are tried.
 const STEP: f64 = 0.05;
 
-/// The highest load, in steps, of which no message is rejected with any seed.
+/// The highest load, in steps, at which no message is rejected with any seed.
 fn highest(given: &Given<'_>, case: Case) -> Result<(f64, Option<Ran>), String> {
     let (mut low, mut high, mut best) = (0, (1.0 / STEP).round() as u32, None);
     while high - low > 1 {
@@ -312,7 +312,8 @@ fn highest(given: &Given<'_>, case: Case) -> Result<(f64, Option<Ran>), String> 
     Ok((f64::from(low) * STEP, best))
 }
 
-/// Figure 6: the highest load by K and δ_admission, beside Fastpass with the same δ_admission.
+/// Figure 6: the highest load by K and δ_admission, compared with Fastpass with the same
+/// δ_admission.
 pub fn feasible(given: &Given<'_>) -> Result<Vec<Row>, Error> {
     let admissions: &[u32] = if given.is_quick { &[63, 252] } else { &[16, 63, 126, 252] };
     let slots: &[u8] = if given.is_quick { &[4, 8] } else { &[2, 4, 8, 16] };

@@ -13,11 +13,11 @@ use crate::reproduce::runner::Mean;
 use crate::results::{Mark, Plot, Scale, Table};
 
 const BITS_PER_S: u64 = 100_000_000_000;
-/// The paper's packets: data, and control (its footnote 2).
+/// The sizes of the paper's packets, in bytes: data, and control (its footnote 2).
 const PACKET_BYTES: u32 = 1_500;
 const CONTROL_BYTES: u32 = 40;
 
-/// §5: unloaded round trips and bandwidth-delay products of the two networks.
+/// The unloaded round trips and bandwidth-delay products of the two networks (§5).
 pub fn round_trips(_: &Given<'_>) -> Result<Vec<Row>, Error> {
     let link = |bits_per_s| LinkSpec { bits_per_s, propagation_ps: 200 * NS, queue_bytes_max: 1 };
     let spine = Topology::leaf_spine(&LeafSpine {
@@ -41,8 +41,8 @@ pub fn round_trips(_: &Given<'_>) -> Result<Vec<Row>, Error> {
     Ok(rows)
 }
 
-/// §3.3: K* and the delays of K = 8, by the paper's bound, #H (K-1) p at each switch, and by that
-/// of trap H1, 2^(h-1) (K-1) p at the h-th.
+/// K* and the delays for K = 8 (§3.3), by the paper's bound, #H (K-1) p at each switch, and by that
+/// of trap H1, 2^(h-1) (K-1) p at the h-th switch.
 pub fn bounds(_: &Given<'_>) -> Result<Vec<Row>, Error> {
     let networks = [(22e6, 32.0, 1e11, 91.0, 12.6), (113e6, 64.0, 4e11, 235.0, 3.15)];
     let (hops, slots, packet) = (5, 8.0, f64::from(PACKET_BYTES));
@@ -71,7 +71,7 @@ pub fn bounds(_: &Given<'_>) -> Result<Vec<Row>, Error> {
     Ok(rows)
 }
 
-/// The K of Figure 4.
+/// The values of K in Figure 4.
 const SLOTS: [u8; 6] = [1, 2, 4, 8, 16, 32];
 const SPINES: u32 = 32;
 
@@ -149,7 +149,7 @@ pub fn allocation(given: &Given<'_>) -> Result<Vec<Row>, Error> {
     Ok(rows)
 }
 
-/// Trap H1: what an adversary finds against Theorem 3.1, in packets.
+/// The longest queue that an adversary finds against Theorem 3.1 (trap H1), in packets.
 pub fn adversary(given: &Given<'_>) -> Result<Vec<Row>, Error> {
     let tries = if given.is_quick { (20, 4_000) } else { (60, 20_000) };
     let points: Vec<(u64, u32)> =

@@ -1,4 +1,4 @@
-//! The command line of memory nodes, and of who looks at them.
+//! The command line of memory nodes, and of `concord memory`.
 
 use std::path::PathBuf;
 
@@ -15,10 +15,10 @@ Example, with a rack file that has [[group.memory]] entries:
 When it is told to end (SIGTERM) it hands over its part of the memory and what its cache alone has to the other
 nodes, within 20 s; a second SIGTERM ends it at once, and loses that. docs/guides/shared-memory.md has more.")]
 pub struct NodeArgs {
-    /// What every role takes
+    /// The arguments of every role
     #[command(flatten)]
     pub role: RoleArgs,
-    /// Of which `[[group]]`; not needed where only one has memory nodes
+    /// The name of its `[[group]]`; may be omitted if only one group has memory nodes
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
 }
@@ -34,31 +34,31 @@ pub struct MemoryArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml", global = true)]
     pub config: PathBuf,
-    /// Which group, where there are several shared memories
+    /// The group, if there are several shared memories
     #[arg(long, value_name = "NAME", global = true)]
     pub group: Option<String>,
-    /// What to do
+    /// The command
     #[command(subcommand)]
     pub command: MemoryCommand,
 }
 
-/// What to do with a shared memory.
+/// The commands on a shared memory.
 #[derive(Clone, Debug, Subcommand)]
 pub enum MemoryCommand {
-    /// Show where a key's block is: its home and its owner and why, its lock, state and copies
+    /// Show the state of a key's block: its home, its owner and why, its lock, status and copies
     Explain {
         /// The key
         #[arg(required_unless_present = "block")]
         key: Option<String>,
-        /// A block instead, as RANGE:NUMBER
+        /// A block instead of a key, as RANGE:NUMBER
         #[arg(long, value_name = "RANGE:NUMBER", value_parser = block, conflicts_with = "key")]
         block: Option<(u16, u64)>,
     },
-    /// Give up what was lost with a node: blocks that are LOST are empty from now on
+    /// Give up data that was lost with a node: blocks that are LOST become empty
     Renew,
 }
 
-/// A block, as `3:4711`.
+/// Parses a block, such as `3:4711`.
 fn block(text: &str) -> Result<(u16, u64), String> {
     let parts = text.split_once(':');
     let parsed = parts.and_then(|(range, block)| Some((range.parse().ok()?, block.parse().ok()?)));

@@ -1,4 +1,4 @@
-//! `concord memory`: what the nodes say of a block, and what they are told of lost ones.
+//! `concord memory`: the nodes' reports about a block, and the renewal of lost blocks.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::status::print;
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// What begins the line of what a node itself has.
+/// The beginning of a line about a node's own copy.
 const HERE: &str = "here: ";
 
 /// `concord memory`.
@@ -50,7 +50,7 @@ fn ask(rack: &Rack, node: &MemoryPlace, words: &[&str]) -> Result<Reply, String>
     asked.map_err(|e| e.to_string())
 }
 
-/// Of the block as a whole what its home says, and of each node what it has.
+/// Prints the home's report about the block as a whole, and each node's report about its copy.
 fn explain(rack: &Rack, nodes: &[MemoryPlace], of: &[String]) -> Result<(), Error> {
     let mut words = vec!["EXPLAIN"];
     words.extend(of.iter().map(String::as_str));
@@ -64,7 +64,7 @@ fn explain(rack: &Rack, nodes: &[MemoryPlace], of: &[String]) -> Result<(), Erro
                 let (here, own): (Vec<String>, Vec<String>) =
                     lines.into_iter().partition(|line| line.starts_with(HERE));
                 each.extend(here.iter().map(|h| format!("node {number}: {}", &h[HERE.len()..])));
-                // The home says most.
+                // The home's report is the longest.
                 if own.len() > whole.len() {
                     whole = own;
                 }
@@ -79,7 +79,7 @@ fn explain(rack: &Rack, nodes: &[MemoryPlace], of: &[String]) -> Result<(), Erro
     print(&lines.collect::<String>())
 }
 
-/// Each home renews its own.
+/// Renews lost blocks; each home renews its own.
 fn renew(rack: &Rack, nodes: &[MemoryPlace]) -> Result<(), Error> {
     let mut silent = Vec::new();
     for node in nodes {

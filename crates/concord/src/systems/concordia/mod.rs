@@ -34,7 +34,7 @@ pub use sim::simulate;
 const NUMBER: u16 = 1;
 const NAME: &str = "memory";
 const NODES: u16 = 4;
-/// Where the first node serves Redis clients, if nobody says another place.
+/// The default port at which the first node serves Redis clients.
 const LISTEN_PORT: u16 = 7390;
 
 /// A shared memory.
@@ -68,7 +68,8 @@ impl System for Concordia {
         }
     }
 
-    /// Where nodes listen is given; `--listen` is for gateways and owners where there are any.
+    /// Claims the addresses at which nodes listen, if they are given; `--listen` is for gateways
+    /// and owners if there are any.
     fn claim(&self, rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error> {
         let wants_any = args.nodes.is_some() || args.block_bytes.is_some();
         if groups(rack).next().is_none() && (wants_any || args.coherence.is_some()) {
@@ -133,7 +134,7 @@ impl System for Concordia {
         false
     }
 
-    /// `None` when every node serves.
+    /// `None` once every node serves.
     fn missing(&self, rack: &Rack) -> Option<String> {
         let groups = rack.groups().unwrap_or_default();
         let (group, node) = nodes(&groups).find(|(_, node)| !is_said(node.http, "serving"))?;

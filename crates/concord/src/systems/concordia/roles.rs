@@ -1,4 +1,4 @@
-//! Nodes of a shared memory as processes: from the rack file to the runtime.
+//! Nodes of a shared memory as processes, built from the rack file.
 
 use concord_runtime::Error;
 use concord_runtime::driver::DriverOptions;

@@ -10,31 +10,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::rack::{GroupPlace, Mistake, reached, udp_addr};
 
-/// Length of a block in bytes, if nothing is said: it travels in one packet.
+/// The default length of a block, in bytes: it travels in one packet.
 pub const BLOCK_BYTES_DEFAULT: u32 = 1_024;
-/// Blocks of each of the 32 ranges, if nothing is said, and the most that there can be.
+/// The default number of blocks in each of the 32 ranges, and the maximum.
 const RANGE_BLOCKS: u64 = 1 << 16;
 const RANGE_BLOCKS_MAX: u64 = 1 << 32;
-/// Blocks that a node's cache holds, if nothing is said, and the most.
+/// The default number of blocks that a node's cache holds, and the maximum.
 const CACHE_BLOCKS: u32 = 1 << 14;
 const CACHE_BLOCKS_MAX: u32 = 1 << 24;
 
-/// Who keeps a shared memory coherent.
+/// How a shared memory is kept coherent.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Coherence {
-    /// The switch, for blocks that are hot; their homes for the others
+    /// By the switch for hot blocks, by their homes for all others
     #[default]
     Concordia,
-    /// Homes alone, without the switch's help: to compare with
+    /// By homes alone, without the switch's help: for comparison
     Base,
-    /// Homes alone, which gather acknowledgements as in GAM: to compare with
+    /// By homes alone, which gather acknowledgements as in GAM: for comparison
     Gam,
 }
 
-/// A node of a shared memory: a part of it, a cache, and a store for Redis clients.
+/// A node of a shared memory, with a part of the memory, a cache, and a store for Redis clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryPlace {
@@ -44,38 +44,38 @@ pub struct MemoryPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it
-    /// `concord status` cannot ask it.
+    /// The IP address and port at which it serves /metrics, /status and /health. Without it,
+    /// `concord status` cannot query the node.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
-    /// IP address and port where Redis clients connect.
+    /// The IP address and port for Redis clients.
     #[schemars(with = "String")]
     pub listen: SocketAddr,
 }
 
 impl MemoryPlace {
-    /// Where it is reached from other hosts.
+    /// The address at which other hosts reach it.
     #[must_use]
     pub fn reached(&self) -> SocketAddr {
         reached(self.listen, self.addr)
     }
 }
 
-/// What a group of memory nodes is like.
+/// The parameters of a group of memory nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Length of a block in bytes.
+    /// The length of a block, in bytes.
     pub block_bytes: u32,
-    /// Blocks of each of the 32 ranges.
+    /// The number of blocks in each of the 32 ranges.
     pub range_blocks: u64,
-    /// Blocks that a node's cache holds.
+    /// The number of blocks that a node's cache holds.
     pub cache_blocks: u32,
-    /// Who keeps blocks coherent.
+    /// How blocks are kept coherent.
     pub coherence: Coherence,
 }
 
 impl Shape {
-    /// If nothing is said.
+    /// The defaults.
     pub const DEFAULT: Shape = Shape {
         block_bytes: BLOCK_BYTES_DEFAULT,
         range_blocks: RANGE_BLOCKS,
@@ -83,7 +83,7 @@ impl Shape {
         coherence: Coherence::Concordia,
     };
 
-    /// As the file says.
+    /// The parameters that the file gives, and defaults for the others.
     #[must_use]
     pub fn of(place: &GroupPlace) -> Shape {
         Shape {
@@ -95,10 +95,10 @@ impl Shape {
     }
 }
 
-/// Whether there can be such a memory.
+/// Checks that such a memory is possible.
 ///
 /// # Errors
-/// What there cannot be; the place is within the group's section.
+/// The first mistake; the place is within the group's section.
 pub fn check(place: &GroupPlace) -> Result<(), Mistake> {
     let (name, shape) = (&place.name, Shape::of(place));
     let nodes = place.memory.len();

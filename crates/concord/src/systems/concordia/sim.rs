@@ -12,7 +12,7 @@ use crate::systems::frame::{self, Simulated};
 /// Replays a seed, or runs many.
 ///
 /// # Errors
-/// Flags that are for racks of replicas.
+/// Flags that apply only to racks of replicas.
 pub fn simulate(args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
     let system = Simulated {
         name: "concordia",

@@ -15,26 +15,26 @@ Example, with a rack file that has [[group.worker]] entries, and the key file th
 When it is told to end (SIGTERM) it takes no more tasks, and ends when what it runs has ended, after --drain at the latest;
 what runs for longer is killed, and begun again elsewhere. A second SIGTERM ends it at once.")]
 pub struct WorkerArgs {
-    /// What every role takes
+    /// The arguments of every role
     #[command(flatten)]
     pub role: RoleArgs,
-    /// Of which `[[group]]`; not needed where only one has workers
+    /// The name of its `[[group]]`; may be omitted if only one group has workers
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// Tasks that it runs at a time, instead of the rack file's
+    /// Number of tasks that it runs at a time, instead of the rack file's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4_096))]
     pub slots: Option<u16>,
-    /// It executes commands, as whoever started it
+    /// Execute commands, as the user who started it
     #[arg(long)]
     pub allow_exec: bool,
-    /// It has this, like gpu, instead of what the rack file says of it; some worker of the rack
-    /// file has it
+    /// A feature that it has, such as gpu, instead of those in the rack file; some worker in the
+    /// rack file must have it
     #[arg(long, value_name = "NAME")]
     pub has: Vec<String>,
-    /// Tasks that each executor may have beside the one that it runs, instead of the rack file's
+    /// Number of tasks that each executor fetches ahead, instead of the rack file's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=64))]
     pub prefetch: Option<u8>,
-    /// How long what it runs may take after it was told to end, like 10m
+    /// The time that running tasks may take after it was told to end, such as 10m
     #[arg(long, value_name = "TIME", default_value = "700ms")]
     pub drain: String,
 }
@@ -48,13 +48,13 @@ Example, with a rack file that has a [[group.owner]] entry, and the key file tha
 Its jobs are in its memory, and end with it; with a journal they go on when it is started again. What runs when it is
 killed is killed when its lease is over.")]
 pub struct OwnerArgs {
-    /// What every role takes
+    /// The arguments of every role
     #[command(flatten)]
     pub role: RoleArgs,
-    /// Of which `[[group]]`; not needed where only one has owners
+    /// The name of its `[[group]]`; may be omitted if only one group has owners
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// Where its jobs are written down, so that they outlive it, instead of the rack file's
+    /// The file with its journal of jobs, so that they outlive it, instead of the rack file's
     #[arg(long, value_name = "FILE")]
     pub journal: Option<PathBuf>,
 }
@@ -68,27 +68,27 @@ Examples:
 
 A worker that concord up started is not started again. Whoever starts it otherwise sees that it ends with 4.")]
 pub struct DrainArgs {
-    /// Where
+    /// The owner to ask
     #[command(flatten)]
     pub asked: OwnerSelector,
     /// The worker's number in the rack file
     #[arg(value_name = "WORKER")]
     pub worker: u16,
-    /// How long what it runs may take; without it, as long as it does
+    /// The maximum time for running tasks; without it, they may take any time
     #[arg(long, value_name = "TIME")]
     pub within: Option<String>,
 }
 
-/// Which owner is asked.
+/// The owner to ask.
 #[derive(Args, Clone, Debug)]
 pub struct OwnerSelector {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
     pub config: PathBuf,
-    /// Of which `[[group]]`; not needed where only one has owners
+    /// The name of the `[[group]]`; may be omitted if only one group has owners
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// Which owner of the group; the first one if not said
+    /// The owner of the group, by its number [default: the first]
     #[arg(long, value_name = "N")]
     pub owner: Option<u16>,
 }
@@ -114,88 +114,87 @@ CONCORD_ATTEMPT in its environment. Of its output the first 1 MiB is kept. It pr
 number, and with --wait ends with 0 if all tasks are done; else with 1, or a single command's own status. Ctrl-C cancels the job then, but
 for --detach. While its owner is away it waits for a minute until that is back.")]
 pub struct SubmitArgs {
-    /// Where
+    /// The owner to ask
     #[command(flatten)]
     pub asked: OwnerSelector,
-    /// A task for each number, like 0-99, 0-99:2 for each second one, or 1,5,7-9
+    /// Make a task for each number, such as 0-99, 0-99:2 for every second one, or 1,5,7-9
     #[arg(long, value_name = "NUMBERS", conflicts_with = "lines")]
     pub array: Option<String>,
-    /// A task for each line of the file; - for standard input
+    /// Make a task for each line of the file; - for standard input
     #[arg(long, value_name = "FILE")]
     pub lines: Option<PathBuf>,
-    /// Lines end with a zero byte, as those of find -print0
+    /// Lines end with a zero byte, as in the output of find -print0
     #[arg(short = '0', long, requires = "lines")]
     pub null: bool,
-    /// How often a task that failed is tried again [default: 0]
+    /// How many times a failed task is tried again [default: 0]
     #[arg(long, value_name = "N", conflicts_with = "once")]
     pub retries: Option<u16>,
-    /// How long a task that failed waits until it is tried again, twice as long each further time
-    /// [default: 500ms]
+    /// The pause before a failed task is tried again, which doubles each time [default: 500ms]
     #[arg(long, value_name = "TIME", requires = "retries")]
     pub retry_delay: Option<String>,
-    /// A command that is cancelled or takes too long gets SIGTERM, and SIGKILL so much later
+    /// The time between SIGTERM and SIGKILL for a command that is cancelled or takes too long
     /// [default: SIGKILL at once]
     #[arg(long, value_name = "TIME", conflicts_with = "handler")]
     pub grace: Option<String>,
-    /// Most tasks of the job that are under way at a time [default: all of them]
+    /// The maximum number of the job's tasks in progress at a time [default: all of them]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_running: Option<u32>,
-    /// How long a task may take, like 500ms, 1.5s, 2m or 1h [default: for ever]
+    /// The maximum time of a task, such as 500ms, 1.5s, 2m or 1h [default: unlimited]
     #[arg(long, value_name = "TIME")]
     pub limit: Option<String>,
-    /// How urgent: 3 is the most, and before all others
+    /// The priority: 3 is the highest, and precedes all others
     #[arg(long, value_name = "0-3", value_parser = clap::value_parser!(u8).range(0..=3))]
     pub priority: Option<u8>,
-    /// Only workers that have this run it, like gpu
+    /// Run it only on workers that have this feature, such as gpu
     #[arg(long, value_name = "NAME")]
     pub needs: Option<String>,
-    /// At this worker, if it is free soon enough
+    /// Run it on this worker, if that is free soon enough
     #[arg(long, value_name = "NODE")]
     pub near: Option<u16>,
-    /// How long tasks wait for that worker before any other one may have them [default: 100ms]
+    /// The time that tasks wait for that worker before any other one may run them [default: 100ms]
     #[arg(long, value_name = "TIME", requires = "near")]
     pub locality_wait: Option<String>,
-    /// No task is ever run twice: of one whose worker dies it stays unknown whether it was done
+    /// Never run a task twice: if its worker dies, it stays unknown whether the task was done
     #[arg(long)]
     pub once: bool,
-    /// Where commands run, at their worker; . is where this command runs [default: where the worker
-    /// was started]
+    /// The directory of commands at their worker; . is the directory of this command [default: that
+    /// in which the worker was started]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// A variable of the commands' environment: with its value, or with the one that it has here
+    /// A variable of the commands' environment: with its value, or with the value that it has here
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub env: Vec<String>,
     /// Wait until all tasks are over; if this command ends before, the job is cancelled within 10
     /// seconds
     #[arg(long)]
     pub wait: bool,
-    /// With --wait: the job goes on if this command ends
+    /// With --wait: let the job continue if this command ends
     #[arg(long)]
     pub detach: bool,
     /// With --wait: print the tasks' outputs, each as a whole when its task is over
     #[arg(long, requires = "wait")]
     pub outputs: bool,
-    /// As --outputs, in the order of the tasks
+    /// As --outputs, but in the order of the tasks
     #[arg(long, requires = "wait")]
     pub keep_order: bool,
     /// With --wait: write a line for each task that is over
     #[arg(long, value_name = "FILE", requires = "wait")]
     pub joblog: Option<PathBuf>,
-    /// Begin when this job has ended: ok:JOB (or JOB), if all of its tasks are done, else it is
-    /// cancelled; any:JOB, however it ended; not-ok:JOB, if some are not done; each:JOB, each task
-    /// when that job's task in the same place is done
+    /// Begin after another job has ended: ok:JOB (or JOB), if all of its tasks are done, and be
+    /// cancelled otherwise; any:JOB, however it ended; not-ok:JOB, if some are not done; each:JOB,
+    /// each task when the task of that job in the same place is done
     #[arg(long, value_name = "[WHEN:]JOB", value_delimiter = ',')]
     pub after: Vec<String>,
-    /// Tasks that do nothing, instead of a command
+    /// Make tasks that do nothing, instead of running a command
     #[arg(long, conflicts_with_all = ["sleep", "spin", "command"])]
     pub no_op: bool,
-    /// Tasks that sleep for so long
+    /// Make tasks that sleep for this time
     #[arg(long, value_name = "TIME", conflicts_with_all = ["spin", "command"])]
     pub sleep: Option<String>,
-    /// Tasks that keep a core busy for so long
+    /// Make tasks that keep a core busy for this time
     #[arg(long, value_name = "TIME", conflicts_with = "command")]
     pub spin: Option<String>,
-    /// The command is a handler: it stays, and is given one task after another on its standard
+    /// The command is a handler: it keeps running, and gets one task after another on its standard
     /// input (docs/internals/falcon.md, Handlers)
     #[arg(long, conflicts_with_all = ["no_op", "sleep", "spin"])]
     pub handler: bool,
@@ -208,15 +207,15 @@ pub struct SubmitArgs {
 /// `concord job`.
 #[derive(Args, Clone, Debug)]
 pub struct JobArgs {
-    /// Where
+    /// The owner to ask
     #[command(flatten)]
     pub asked: OwnerSelector,
-    /// What to do
+    /// The command
     #[command(subcommand)]
     pub command: JobCommand,
 }
 
-/// What to do with jobs.
+/// The commands on jobs.
 #[derive(Clone, Debug, Subcommand)]
 pub enum JobCommand {
     /// List the last thousand jobs
@@ -225,7 +224,7 @@ pub enum JobCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Show how a job is
+    /// Show the state of a job
     Show {
         /// The job's number
         job: String,
@@ -233,46 +232,46 @@ pub enum JobCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Show how the tasks of a job ended and what they gave, in the order in which they did
+    /// Show the outcomes and outputs of a job's tasks, in the order in which they ended
     Results {
         /// The job's number
         job: String,
-        /// As JSON, a line each
+        /// As JSON, one line each
         #[arg(long)]
         json: bool,
-        /// Go on until the last one
+        /// Continue until the last task has ended
         #[arg(long)]
         wait: bool,
-        /// Write each task's output, as the bytes that it was, into a file of the task's number
+        /// Write each task's output, unchanged, into a file named by the task's number
         #[arg(long, value_name = "DIR", conflicts_with = "json")]
         to: Option<PathBuf>,
     },
-    /// Show a line for each task that is over: number, how, status, attempts, seconds, bytes
+    /// Show a line for each task that is over: number, outcome, status, attempts, seconds, bytes
     Log {
         /// The job's number
         job: String,
     },
-    /// Try the tasks of a job again that failed, are lost or unknown, as a new job
+    /// Try the failed, lost and unknown tasks of a job again, as a new job
     Retry {
         /// The job's number
         job: String,
-        /// Those that were cancelled, too
+        /// The cancelled tasks, too
         #[arg(long)]
         cancelled: bool,
     },
-    /// Show the tasks that failed for good, are lost or unknown
+    /// Show the tasks that failed for good, are lost, or unknown
     Dead {
         /// The job's number
         job: String,
-        /// As JSON, a line each
+        /// As JSON, one line each
         #[arg(long)]
         json: bool,
     },
-    /// End all tasks of a job that are not over; what runs is killed
+    /// End all tasks of a job that are not over; running ones are killed
     Cancel {
         /// The job's number
         job: String,
     },
-    /// Print what HTTP clients have to show: Authorization: Bearer TOKEN
+    /// Print the token that HTTP clients must send: Authorization: Bearer TOKEN
     Token,
 }

@@ -1,4 +1,4 @@
-//! `concord submit`, `concord job` and `concord explain TASK`: what a person asks an owner.
+//! `concord submit`, `concord job` and `concord explain TASK`: requests of a person to an owner.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -19,49 +19,49 @@ use crate::rack::{Rack, in_file, pick_member};
 use crate::status::print;
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long an owner is asked to wait for outcomes, in ms; then it is asked again.
+/// The time that an owner may hold a request for outcomes, in ms; then it is repeated.
 const WAIT_MS: u64 = 5_000;
-/// How long an owner that is away is asked again, and how long until the next time: with a journal
-/// it goes on with its jobs when it is started again.
+/// The time for which a request to an owner that is gone is repeated, and the interval: with a
+/// journal, an owner continues its jobs after a restart.
 const AWAY_MAX: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_millis(200);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Who asks an owner.
+/// A client of an owner.
 #[derive(Debug)]
 pub struct Client {
     listen: SocketAddr,
     token: String,
-    /// What it waits on for results.
+    /// The connection on which it waits for results.
     kept: RefCell<PersistentConnection>,
-    /// Whose jobs it asks for. Another process without a journal has others of the same numbers.
+    /// The incarnation of the owner whose jobs it asks for. A later incarnation without a journal
+    /// has other jobs with the same numbers.
     incarnation: Option<String>,
 }
 
 impl Clone for Client {
-    /// With a connection of its own.
+    /// The clone has a connection of its own.
     fn clone(&self) -> Client {
         Client::at(self.listen, self.token.clone(), self.incarnation.clone())
     }
 }
 
-/// What came of a request.
+/// The failure of a request.
 #[derive(Debug)]
 enum Asking {
     Answered(Value),
     Refused(Error),
-    /// Nobody was there, or whoever was is about to end; and whether it may have taken what was
-    /// asked for.
+    /// The owner is gone, or is about to end; and whether it may have accepted the request.
     Away(Error, bool),
-    /// It was started again without the jobs that it had.
+    /// The owner was restarted without its jobs.
     Other(Error),
 }
 
 impl Client {
-    /// Of the owner that is asked.
+    /// A client of the owner that the arguments select.
     ///
     /// # Errors
-    /// One line that says what is wrong with the rack file or the key file.
+    /// One line with the mistake in the rack file or the key file.
     pub fn of(asked: &OwnerSelector) -> Result<Client, Error> {
         let rack = Rack::read(&asked.config)?;
         let groups = rack.groups()?;
@@ -79,16 +79,16 @@ impl Client {
         Client { listen, token, kept: RefCell::default(), incarnation }
     }
 
-    /// What whoever asks has to show.
+    /// The token that requests must have.
     #[must_use]
     pub fn token(&self) -> &str {
         &self.token
     }
 
-    /// Asks it, and gives what it answers.
+    /// Makes a request; returns the answer.
     ///
     /// # Errors
-    /// What it refused with, or that it does not answer.
+    /// The owner's refusal, or that it does not answer.
     pub fn ask(&self, method: &str, path: &str, body: &[u8]) -> Result<Value, Error> {
         match self.ask_once(method, path, body) {
             Asking::Answered(answer) => Ok(answer),
@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::ask`]; one that is away for a while is asked until it is back.
+    /// As [`Client::ask`]; repeats the request while the owner is gone for a while.
     fn ask_again(&self, method: &str, path: &str, body: &[u8]) -> Result<Value, Error> {
         let began = Instant::now();
         loop {
@@ -110,16 +110,16 @@ impl Client {
         }
     }
 
-    /// The same, which asks for the jobs of the process that is there now.
+    /// A client that asks for the jobs of the owner's current incarnation.
     fn named(&self) -> Result<Client, Error> {
         let own = Client::at(self.listen, self.token.clone(), None);
         let told = own.ask_again("GET", "/owner", &[])?;
         Ok(Client { incarnation: told["owner"].as_str().map(str::to_string), ..own })
     }
 
-    /// Submits a job, again if the owner is away for a while: it is one all the same, and is never
-    /// run twice if it says so. Gives the client that asks for it from then on, and what it was
-    /// answered.
+    /// Submits a job, repeatedly if the owner is gone for a while: it is one job nevertheless, and
+    /// never runs twice if it must not. Returns the client for further requests about it, and the
+    /// answer.
     fn submit(&self, job: &Value) -> Result<(Client, Value), Error> {
         let (began, text) = (Instant::now(), job.to_string());
         let (mut own, mut may_run) = (self.named()?, false);
@@ -136,7 +136,7 @@ impl Client {
                          been run, and is not submitted again",
                     ));
                 }
-                // If the one before had taken it, it ended with that one.
+                // If the earlier incarnation had accepted the job, the job ended with it.
                 Asking::Other(_) if began.elapsed() < AWAY_MAX => own = self.named()?,
                 Asking::Refused(error) | Asking::Away(error, _) | Asking::Other(error) => {
                     return Err(error);
@@ -184,10 +184,10 @@ impl Client {
         self.ask("GET", path, &[])
     }
 
-    /// Hands on all outcomes of a job that there are; if it waits, all that come, too.
+    /// Passes on all outcomes of a job that exist; with `waits`, also those that come later.
     ///
     /// # Errors
-    /// What it refused with, or that it does not answer.
+    /// The owner's refusal, or that it does not answer.
     pub fn each_result(
         &self,
         job: &str,
@@ -214,7 +214,8 @@ impl Client {
     }
 }
 
-/// `2s`, `1.5s`, `500ms`, `100us`, `1m`, `1h`: in microseconds.
+/// Parses a duration such as `2s`, `1.5s`, `500ms`, `100us`, `1m`, `1h`; returns it in
+/// microseconds.
 pub fn microseconds(flag: &str, text: &str) -> Result<u64, Error> {
     in_microseconds(text).ok_or_else(|| {
         Error::new(format!(
@@ -235,7 +236,7 @@ fn in_microseconds(text: &str) -> Option<u64> {
     };
     let (whole, part) = text[..end].split_once('.').unwrap_or((&text[..end], "0"));
     let us = whole.parse::<u64>().ok()?.checked_mul(unit)?;
-    // What is below a microsecond, and behind nine digits, says nothing.
+    // Digits below a microsecond, or after the ninth, have no effect.
     let is_number = !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let nano: u64 = format!("{part:0<9.9}").parse().ok().filter(|_| is_number)?;
     let part_us = u128::from(nano) * u128::from(unit) / 1_000_000_000;
@@ -245,15 +246,15 @@ fn in_microseconds(text: &str) -> Option<u64> {
 /// The numbers of an array's tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Numbers {
-    /// From one to another one.
+    /// The first and the last number of a range.
     All(u32, u32),
     Some(Vec<u32>),
 }
 
-/// Most numbers of an array that are not one after the other.
+/// The maximum number of numbers of an array that is not a range.
 const NUMBERS_MAX: usize = 1 << 20;
 
-/// `0-9999`, `0-99:2`, `1,5,7-9`.
+/// Parses an array such as `0-9999`, `0-99:2` or `1,5,7-9`.
 fn array(text: &str) -> Result<Numbers, Error> {
     let wrong = || {
         Error::new(format!(
@@ -287,7 +288,7 @@ fn array(text: &str) -> Result<Numbers, Error> {
     Ok(Numbers::Some(all))
 }
 
-/// `7`, `any:8`: after which job, and when, as an owner reads it.
+/// Parses a dependency such as `7` or `any:8` into the form that an owner reads.
 fn after(text: &str) -> Result<Value, Error> {
     let (when, job) = text.split_once(':').unwrap_or(("ok", text));
     let is_known = ["ok", "any", "not-ok", "each"].contains(&when);
@@ -300,7 +301,7 @@ fn after(text: &str) -> Result<Value, Error> {
     Ok(json!({ "job": job.ok_or_else(wrong)?, "when": when }))
 }
 
-/// `NAME=VALUE`, or `NAME` with the value that it has here.
+/// Parses `NAME=VALUE`, or `NAME` with the value that it has in this process.
 fn variable(text: &str) -> Result<(String, String), Error> {
     if let Some((name, value)) = text.split_once('=') {
         return Ok((name.to_string(), value.to_string()));
@@ -310,7 +311,7 @@ fn variable(text: &str) -> Result<(String, String), Error> {
     Ok((text.to_string(), value))
 }
 
-/// The lines of a file, or of standard input, without what ends them.
+/// The lines of a file, or of standard input, without their terminators.
 fn lines(path: &Path, is_null: bool) -> Result<Vec<Vec<u8>>, Error> {
     let name = path.display();
     let end = if is_null { 0 } else { b'\n' };
@@ -327,7 +328,7 @@ fn lines(path: &Path, is_null: bool) -> Result<Vec<Vec<u8>>, Error> {
     Ok(all)
 }
 
-/// As an owner reads lines: as they are if all are text.
+/// Lines in the form that an owner reads: as text, if all of them are.
 fn lines_of(all: Vec<Vec<u8>>) -> (&'static str, Value) {
     if all.iter().all(|line| std::str::from_utf8(line).is_ok()) {
         let text = |line: &Vec<u8>| String::from_utf8_lossy(line).into_owned();
@@ -338,7 +339,7 @@ fn lines_of(all: Vec<Vec<u8>>) -> (&'static str, Value) {
     ("lines_hex", json!(all.iter().map(hex).collect::<Vec<_>>()))
 }
 
-/// A name that nobody else has.
+/// A random name, which no other job has.
 fn key() -> Result<String, Error> {
     let mut bytes = [0u8; 16];
     let mut file = std::fs::File::open("/dev/urandom").cannot("read /dev/urandom")?;
@@ -346,11 +347,11 @@ fn key() -> Result<String, Error> {
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
-/// A job as an owner reads it.
+/// A job in the form that an owner reads.
 fn job(args: &SubmitArgs) -> Result<Value, Error> {
     let mut job = json!({ "once": args.once, "retries": args.retries.unwrap_or(0) });
     job["attached"] = json!(args.wait && !args.detach);
-    // A request whose answer is lost is sent again, and is one job.
+    // A request whose answer is lost is repeated, and still makes only one job.
     job["key"] = json!(key()?);
     match args.array.as_deref().map(array).transpose()? {
         Some(Numbers::All(first, last)) => job["array"] = json!([first, last]),
@@ -408,7 +409,7 @@ fn job(args: &SubmitArgs) -> Result<Value, Error> {
     if !args.command.is_empty() {
         let what = if args.handler { "handler" } else { "command" };
         let mut command = args.command.clone();
-        // As xargs has it: each line is an argument.
+        // As with xargs, each line is an argument.
         let has_place = |arg: &String| arg.replace("{{}}", "").contains("{}");
         if args.lines.is_some() && !args.handler && !command.iter().any(has_place) {
             command.push("{}".to_string());
@@ -441,7 +442,7 @@ pub fn submit(args: &SubmitArgs) -> Result<ExitCode, Error> {
     };
     let number = taken["job"].to_string();
     let prints = args.outputs || args.keep_order;
-    // Where outputs are printed they are all that is.
+    // If outputs are printed, standard output has nothing else.
     let say = |line: String| match prints {
         true => write!(std::io::stderr(), "{line}").cannot("write to standard error"),
         false => print(&line),
@@ -471,7 +472,7 @@ pub fn submit(args: &SubmitArgs) -> Result<ExitCode, Error> {
     Ok(if is_done { ExitCode::SUCCESS } else { failed })
 }
 
-/// What tells why tasks are not done. Those that were cancelled are not among the dead.
+/// The command that tells why tasks are not done. Tasks that were cancelled are not among the dead.
 fn next_step(number: &str, summary: &Value) -> String {
     let count = |name: &str| summary[name].as_u64().unwrap_or(0);
     if count("failed") + count("unknown") + count("lost") > 0 {
@@ -483,7 +484,7 @@ fn next_step(number: &str, summary: &Value) -> String {
     String::new()
 }
 
-/// The numbers of a job's tasks, in their order.
+/// The numbers of a job's tasks, in order.
 fn numbers_of(job: &Value, taken: &Value) -> Vec<u64> {
     if let Some(numbers) = job["numbers"].as_array() {
         return numbers.iter().filter_map(Value::as_u64).collect();
@@ -492,7 +493,8 @@ fn numbers_of(job: &Value, taken: &Value) -> Vec<u64> {
     (first..first + taken["tasks"].as_u64().unwrap_or(0)).collect()
 }
 
-/// Ctrl-C ends the job's tasks at once, and then this command; a second one this command alone.
+/// Handles Ctrl-C: the first ends the job's tasks at once, and then this command; a second one ends
+/// only this command.
 fn cancel_on_signals(owner: Client, job: String) -> Result<(), Error> {
     use signal_hook::consts::{SIGINT, SIGTERM};
     let mut signals =
@@ -516,15 +518,15 @@ fn cancel_on_signals(owner: Client, job: String) -> Result<(), Error> {
     named.spawn(work).cannot("start the thread that handles signals").map(drop)
 }
 
-/// What a shell would end with if it had run the task itself: the command's status, or 128 and the
-/// signal.
+/// The exit status that a shell would have if it had run the task itself: the command's status, or
+/// 128 plus the signal.
 fn exit_status(told: &Value) -> Option<u8> {
     let number = |name: &str| told[name].as_u64().and_then(|number| u8::try_from(number).ok());
     let status = number("status").or_else(|| number("signal")?.checked_add(128));
     status.filter(|status| *status > 0)
 }
 
-/// What a person sees of a job meanwhile, on a terminal's standard error.
+/// The progress of a job, shown on a terminal's standard error.
 #[derive(Debug)]
 struct Progress {
     job: String,
@@ -565,7 +567,7 @@ impl Progress {
     }
 }
 
-/// "9990 done, 10 failed in 3.2 s".
+/// The summary in words: "9990 done, 10 failed in 3.2 s".
 fn in_words(summary: &Value) -> String {
     let words = ["running", "waiting", "done", "failed", "unknown", "lost", "cancelled"];
     let some = words.iter().filter(|word| summary[**word] != 0);
@@ -667,7 +669,7 @@ fn shown(job: &Value) -> String {
     out
 }
 
-/// How a task ended, for a person or a program.
+/// The outcome of a task, for a person or as JSON.
 fn result(told: &Value, json: bool) -> String {
     if json {
         return format!("{told}\n");
@@ -691,7 +693,7 @@ fn result(told: &Value, json: bool) -> String {
     line
 }
 
-/// What `concord explain` was given, if it is a task: `7.42`.
+/// The task in the arguments of `concord explain`, such as `7.42`, if it is one.
 #[must_use]
 pub fn task(words: &[String]) -> Option<(u32, u32)> {
     let [word] = words else { return None };
@@ -737,7 +739,7 @@ fn explained(way: &Value) -> String {
 mod tests {
     use super::*;
 
-    /// `job dead` says nothing of tasks that were cancelled.
+    /// `job dead` does not list tasks that were cancelled.
     #[test]
     fn what_to_ask_next_tells_why_tasks_are_not_done() {
         let next = |name: &str| next_step("7", &json!({ "tasks": 3, "done": 2, name: 1 }));
@@ -774,7 +776,7 @@ mod tests {
         }
     }
 
-    /// What is given on a command line as an owner reads it, or one line that says what is wrong.
+    /// Arguments are turned into the form that an owner reads, or refused with one line.
     #[test]
     fn dependencies_variables_and_lines_are_read() {
         assert_eq!(after("7").unwrap(), json!({ "job": 7, "when": "ok" }));
@@ -797,7 +799,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
     }
 
-    /// `concord submit --wait` of one command ends as that does.
+    /// `concord submit --wait` of a single command ends with the command's own status.
     #[test]
     fn one_command_ends_with_its_own_status() {
         let status = |told: Value| exit_status(&told);

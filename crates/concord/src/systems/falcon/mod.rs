@@ -37,12 +37,14 @@ pub use sim::simulate;
 const NUMBER: u16 = 1;
 const NAME: &str = "tasks";
 const WORKERS: u16 = 2;
-/// Where the first owner is asked, if nobody says another place.
+/// The default port at which the first owner is asked.
 const LISTEN_PORT: u16 = 7380;
-/// Fewest tasks that a worker of `concord up` runs at a time: commands wait more than they compute.
+/// The minimum number of tasks that a worker of `concord up` runs at a time: commands wait more
+/// than they compute.
 const SLOTS_MIN: u16 = 4;
 
-/// The rack file's check knows how many classes of executors the queue has: one for all, and these.
+/// The check of the rack file knows the number of the queue's classes of executors: one for all,
+/// and one for each feature.
 const _: () = assert!(HAS_MAX + 1 == CLASSES_MAX as usize);
 
 /// Tasks for workers.
@@ -66,7 +68,8 @@ impl System for Falcon {
 
     fn overlay(&self, _rack: &mut Rack, _args: &UpArgs) {}
 
-    /// Where owners listen is given; `--listen` is for the gateways where there is a store.
+    /// Claims the addresses at which owners listen, if they are given; `--listen` is for the
+    /// gateways if there is a store.
     fn claim(&self, rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error> {
         let is_free = rack.gateway.is_empty();
         let mut next = match args.listen.filter(|_| is_free) {
@@ -75,7 +78,7 @@ impl System for Falcon {
         };
         for group in groups(rack) {
             let name = &group.name;
-            // One owner holds a journal: each has a file of its own.
+            // A journal belongs to one owner: each has a file of its own.
             let journal = |node: u16| match node {
                 1 => args.run_dir.join(format!("{name}.journal")),
                 _ => args.run_dir.join(format!("{name}-{node}.journal")),
@@ -105,8 +108,9 @@ impl System for Falcon {
             return Err(Error::new(why));
         }
         for group in groups(rack) {
-            // While all of it is on this host's loopback, whoever may submit reads the key. Beyond,
-            // requests with the token pass in plain HTTP: then the rack file has to say it.
+            // While everything is on this host's loopback, only users who can read the key can
+            // submit. Beyond that, requests with the token travel in plain HTTP: then the rack file
+            // has to allow it.
             let allow_exec = group.owner.iter().all(|owner| owner.listen.ip().is_loopback());
             for node in 1..=wanted("worker", group.worker.len(), args.workers, WORKERS)? {
                 let (addr, http) = (ports.udp()?, ports.http()?);
@@ -150,7 +154,7 @@ impl System for Falcon {
         false
     }
 
-    /// `None` when the controller has made every worker a member, and every owner answers.
+    /// `None` once the controller has made every worker a member, and every owner answers.
     fn missing(&self, rack: &Rack) -> Option<String> {
         for group in rack.groups().iter().flatten().filter(|group| group.kind == Kind::Workers) {
             let absent = group.workers.iter().find(|worker| !is_said(worker.http, "member"));

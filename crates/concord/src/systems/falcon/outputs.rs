@@ -1,5 +1,5 @@
-//! Outputs of tasks as a person or a script gets them: in the order of their tasks, as the bytes
-//! that they were, and a line of a log for each task.
+//! Outputs of tasks for a person or a script: unchanged bytes, in the order of the tasks if wanted,
+//! and a log with a line for each task.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -9,10 +9,10 @@ use std::path::Path;
 use concord_runtime::{Context as _, Error};
 use serde_json::Value;
 
-/// The first line of a log of tasks.
+/// The header of a log of tasks.
 pub(super) const LOG_HEADER: &str = "task\thow\tstatus\tattempts\tseconds\tbytes\n";
 
-/// A task's output, as the bytes that it was; of a long one the first.
+/// The bytes of a task's output; only the beginning of a long one.
 pub(super) fn bytes_of(told: &Value) -> Vec<u8> {
     let Some(hex) = told["output_hex"].as_str() else {
         return told["output"].as_str().unwrap_or("").as_bytes().to_vec();
@@ -21,7 +21,8 @@ pub(super) fn bytes_of(told: &Value) -> Vec<u8> {
     (0..hex.len()).step_by(2).filter_map(byte).collect()
 }
 
-/// A task's line of a log, as [`LOG_HEADER`] names its fields. A signal is 128 and its number.
+/// The line of a task in a log, with the fields of [`LOG_HEADER`]. A signal counts as status 128
+/// plus its number.
 pub(super) fn log_line(told: &Value) -> String {
     let status = match (told["status"].as_u64(), told["signal"].as_u64()) {
         (Some(status), _) => status.to_string(),
@@ -55,22 +56,22 @@ impl JobLog {
     }
 }
 
-/// Prints outputs: as they come, or in the order of their tasks.
+/// Prints outputs as they come, or in the order of their tasks.
 #[derive(Debug)]
 pub(super) struct Printer {
-    /// The tasks whose turn has not come, if there is an order.
+    /// The tasks whose outputs were not printed yet, in order, if there is an order.
     order: Option<VecDeque<u64>>,
-    /// Outputs whose turn has not come.
+    /// Outputs that came before their turn.
     early: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Printer {
-    /// In that order, if there is one.
+    /// A printer with this order, if there is one.
     pub(super) fn new(order: Option<Vec<u64>>) -> Printer {
         Printer { order: order.map(VecDeque::from), early: BTreeMap::new() }
     }
 
-    /// A task is over: what is to be printed now.
+    /// The output to print now that this task is over.
     fn next(&mut self, told: &Value) -> Vec<u8> {
         let output = bytes_of(told);
         let Some(order) = &mut self.order else { return output };
@@ -93,7 +94,7 @@ impl Printer {
         let bytes = self.next(told);
         let mut out = std::io::stdout().lock();
         match out.write_all(&bytes).and_then(|()| out.flush()) {
-            // As every command in a pipe whose reader has enough.
+            // As every command in a pipe whose reader has closed it.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(141),
             written => written.cannot("write to standard output"),
         }
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Outputs are printed in the order of their tasks, each once, as the bytes that they were.
+    /// Outputs are printed in the order of their tasks, each once, with unchanged bytes.
     #[test]
     fn outputs_come_in_their_order() {
         let told = |task: u64, output: &str| json!({ "task": task, "output": output });

@@ -1,4 +1,4 @@
-//! Workers and owners as processes: from the rack file to the runtime.
+//! Workers and owners as processes, built from the rack file.
 
 use std::collections::BTreeSet;
 use std::io::stdin;
@@ -20,11 +20,11 @@ use super::jobs::microseconds;
 use super::section::WorkerPlace;
 use crate::rack::{Group, Mistake, Rack, in_file, mistake_in, pick_member, wire};
 
-/// The function that gives its worker's clock, CLOCK_BOOTTIME in ns as 8 bytes, big-endian: for
+/// The function that returns its worker's clock, CLOCK_BOOTTIME in ns as 8 bytes, big-endian: for
 /// benches.
 pub const CLOCK: u16 = Functions::FIRST;
 
-/// The exit status of a worker that an owner had drained: it is not to be started again.
+/// The exit status of a worker that a user had drained: it is not restarted.
 pub const DRAINED: u8 = 4;
 
 /// The file with the rack's secret, which workers and owners need.
@@ -41,19 +41,20 @@ pub fn key_path<'a>(config: &Path, group: &Group<'a>) -> Result<&'a Path, Error>
     })
 }
 
-/// As many tasks at a time as there are cores.
+/// The number of cores, as the number of tasks at a time.
 pub fn cores() -> u16 {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     u16::try_from(cores).unwrap_or(u16::MAX)
 }
 
-/// What workers of a group have: the first name is class 1 of executors.
+/// The features that workers of a group have: the first is class 1 of executors.
 fn classes(group: &Group<'_>) -> Vec<String> {
     let names: BTreeSet<&String> = group.workers.iter().flat_map(|worker| &worker.has).collect();
     names.into_iter().cloned().collect()
 }
 
-/// The queues that a worker asks: its node's, those of what it has, that of all.
+/// The queues from which a worker takes tasks: its node's, those of its features, and the common
+/// one.
 fn queues(group: &Group<'_>, own: &WorkerPlace, has: &[String]) -> Result<u32, Error> {
     let classes = classes(group);
     let has = if has.is_empty() { &own.has } else { has };
@@ -138,7 +139,7 @@ pub fn owner(args: &OwnerArgs) -> Result<(), Error> {
     owner_role::run(&place, &setup)
 }
 
-/// `concord reap`: what a worker starts beside itself.
+/// `concord reap`: a process that a worker starts beside itself.
 pub fn reap() {
     worker_role::reap(stdin().lock());
 }

@@ -13,9 +13,9 @@ use crate::rack::{reached, udp_addr};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Queue {
-    /// Slots, a power of two.
+    /// The number of slots, a power of two.
     pub slots: u32,
-    /// Tasks that wait at most.
+    /// The maximum number of tasks that wait.
     pub capacity: u32,
 }
 
@@ -27,20 +27,20 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Whether the file need not say it.
+    /// Whether all values are the defaults, so that the file need not have the section.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Queue::default()
     }
 
-    /// As the switch names it.
+    /// The layout in the switch's terms.
     #[must_use]
     pub fn layout(&self) -> QueueLayout {
         QueueLayout { slots: self.slots, capacity: self.capacity, ..QueueLayout::DEFAULT }
     }
 }
 
-/// A worker: it runs tasks.
+/// A worker, which runs tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerPlace {
@@ -50,26 +50,27 @@ pub struct WorkerPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it
-    /// `concord status` cannot ask it.
+    /// The IP address and port at which it serves /metrics, /status and /health. Without it,
+    /// `concord status` cannot query the worker.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
-    /// Tasks that it runs at a time; as many as the host has cores if left out.
+    /// The number of tasks that it runs at a time; the number of the host's cores if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<u16>,
-    /// Tasks that each executor may have beside the one that it runs, so that it has the next at
-    /// once: for short ones.
+    /// The number of tasks that each executor fetches ahead while it runs one, so that the next
+    /// begins at once; useful for short tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefetch: Option<u8>,
-    /// Whether it executes commands, as whoever started it.
+    /// Whether it executes commands, as the user who started it.
     #[serde(default)]
     pub allow_exec: bool,
-    /// What tasks may need that not every worker has, like ["gpu"]: at most seven names in a group.
+    /// Features that tasks may need and not every worker has, such as ["gpu"]: at most seven names
+    /// in a group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub has: Vec<String>,
 }
 
-/// An owner of tasks: jobs are submitted to it.
+/// An owner of tasks, to which jobs are submitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OwnerPlace {
@@ -79,21 +80,21 @@ pub struct OwnerPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it
-    /// `concord status` cannot ask it.
+    /// The IP address and port at which it serves /metrics, /status and /health. Without it,
+    /// `concord status` cannot query the owner.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
-    /// IP address and port where jobs are submitted, over HTTP.
+    /// The IP address and port at which jobs are submitted, over HTTP.
     #[schemars(with = "String")]
     pub listen: SocketAddr,
-    /// A file in which its jobs are written down, so that they outlive it; without it they end with
-    /// it.
+    /// The file with its journal of jobs, so that they outlive it; without it they end with the
+    /// owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub journal: Option<PathBuf>,
 }
 
 impl OwnerPlace {
-    /// Where it is reached from other hosts.
+    /// The address at which other hosts reach it.
     #[must_use]
     pub fn reached(&self) -> SocketAddr {
         reached(self.listen, self.addr)

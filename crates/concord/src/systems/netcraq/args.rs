@@ -25,31 +25,31 @@ pub struct CoordArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml", global = true)]
     pub config: PathBuf,
-    /// Which chain, where the rack has several
+    /// The chain, if the rack has several
     #[arg(long, value_name = "NAME", global = true)]
     pub group: Option<String>,
-    /// The switch to ask first, by its number: the nearest
+    /// The number of the switch to ask first: the nearest
     #[arg(long, value_name = "N", global = true)]
     pub nearest: Option<u16>,
-    /// How long it tries, like 500ms or 5s
+    /// The maximum time for retries, such as 500ms or 5s
     #[arg(long, value_name = "TIME", default_value = "5s", global = true)]
     pub timeout: String,
-    /// What to do
+    /// The command
     #[command(subcommand)]
     pub command: CoordCommand,
 }
 
-/// What to do with a key.
+/// The commands on keys.
 #[derive(Clone, Debug, Subcommand)]
 pub enum CoordCommand {
     /// Print a key's value
     Get {
         /// The key: 1 to 32 bytes
         name: String,
-        /// Print its version before it
+        /// Print the key's version before its value
         #[arg(long)]
         with_version: bool,
-        /// Print how long it lives yet, in ms, before it; `-`: without end
+        /// Print the key's remaining time to live before its value, in ms; `-` if it has none
         #[arg(long)]
         with_ttl: bool,
     },
@@ -57,16 +57,16 @@ pub enum CoordCommand {
     Put {
         /// The key: 1 to 32 bytes
         name: String,
-        /// Its value: 64 bytes at most, if the rack file says nothing else
+        /// Its value: at most 64 bytes, unless the rack file has another limit
         #[arg(allow_hyphen_values = true)]
         value: String,
-        /// Only if it has this version
+        /// Only if the key has this version
         #[arg(long, value_name = "VERSION")]
         if_version: Option<u64>,
-        /// Only if there is no such key
+        /// Only if the key does not exist
         #[arg(long, conflicts_with = "if_version")]
         if_absent: bool,
-        /// It ends after so long, like 500ms or 10s; without this it lives until it is deleted
+        /// Its time to live, such as 500ms or 10s; without it, the key lives until it is deleted
         #[arg(long, value_name = "TIME")]
         ttl: Option<String>,
     },
@@ -74,11 +74,11 @@ pub enum CoordCommand {
     Del {
         /// The key
         name: String,
-        /// Only if it has this version
+        /// Only if the key has this version
         #[arg(long, value_name = "VERSION")]
         if_version: Option<u64>,
     },
-    /// Set a key that has a certain value, and print its new version
+    /// Set a key if it has a given value, and print its new version
     Cas {
         /// The key
         name: String,
@@ -93,25 +93,25 @@ pub enum CoordCommand {
     Incr {
         /// The key
         name: String,
-        /// What is added
+        /// The number to add
         #[arg(default_value_t = 1, allow_negative_numbers = true)]
         by: i64,
     },
     /// List the keys, in the order of their bytes
     Ls {
-        /// Only those that begin so
+        /// Only keys with this prefix
         #[arg(default_value = "")]
         prefix: String,
     },
     /// Print a key's version and value, and again when it has changed: changes in quick succession
-    /// may show as one, the last is always shown
+    /// may appear as one, and the last is always printed
     Watch {
         /// The key
         name: String,
-        /// End after so many lines
+        /// End after this number of lines
         #[arg(long, value_name = "N")]
         count: Option<u64>,
-        /// Time from one look to the next
+        /// The interval at which the key is read
         #[arg(long, value_name = "TIME", default_value = "50ms")]
         every: String,
     },
@@ -119,10 +119,11 @@ pub enum CoordCommand {
     Lock {
         /// The key that is the lock
         name: String,
-        /// Its lease: so long after the last renewal the lock can be another's
+        /// The duration of its lease: the time after the last renewal from which on another client
+        /// can take the lock
         #[arg(long, value_name = "TIME", default_value = "10s")]
         ttl: String,
-        /// How long to wait for it
+        /// The maximum time to wait for the lock
         #[arg(long, value_name = "TIME", default_value = "0s")]
         wait: String,
         /// The command, which is killed if the lease cannot be renewed in time

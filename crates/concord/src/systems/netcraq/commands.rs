@@ -1,4 +1,4 @@
-//! `concord coord`: reads and writes keys of a chain.
+//! `concord coord`: reads and writes of a chain's keys.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,22 +16,22 @@ use crate::rack::{Kind, Rack, in_file, wire};
 use crate::status::print;
 use crate::systems::falcon::microseconds;
 
-/// Shortest and longest life of a key, in ns.
+/// The minimum and the maximum time to live of a key, in ns.
 const TTL_MIN_NS: u64 = 1_000_000;
 const TTL_MAX_NS: u64 = 100 * 365 * 86_400 * 1_000_000_000;
-/// There is no such key, or a condition does not hold.
+/// The exit status if the key does not exist, or a condition does not hold.
 const REFUSED: u8 = 1;
-/// What was said cannot be.
+/// The exit status of a mistake in the command.
 const MISTAKE: u8 = 2;
-/// Nobody answered.
+/// The exit status if no switch answered.
 const UNKNOWN: u8 = 3;
 
-/// How a command ended, if it did not do what it was to do.
+/// The failure of a command.
 #[derive(Debug)]
 pub(super) enum Failed {
-    /// There is no such key, or a condition does not hold.
+    /// The key does not exist, or a condition does not hold.
     Refused(String),
-    /// Nobody answered; what that means.
+    /// No switch answered; with the consequence.
     Unknown(&'static str),
     /// A mistake, or the system's error.
     Mistake(Error),
@@ -43,13 +43,14 @@ impl From<Error> for Failed {
     }
 }
 
-/// A read that nobody answered.
+/// The failure of a read that no switch answered.
 pub(super) const NO_ANSWER: Failed = Failed::Unknown("no switch answered in time");
-/// A write that nobody answered.
+/// The failure of a write that no switch answered.
 const MAYBE: Failed =
     Failed::Unknown("no switch answered in time: it may have been done, or be done yet");
 
-/// `concord coord`: the exit status, with a line on standard error if it is not 0.
+/// Runs `concord coord`; returns the exit status, and prints a line on standard error if it is not
+/// 0.
 pub fn run(args: &CoordArgs) -> ExitCode {
     let (status, line) = match done(args) {
         Ok(code) => return code,
@@ -61,10 +62,10 @@ pub fn run(args: &CoordArgs) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// A chain as a command reaches it.
+/// A connection to a chain.
 pub(super) struct Chain {
     pub(super) client: CoordClient,
-    /// Longest value in bytes.
+    /// The maximum length of a value, in bytes.
     value_bytes: usize,
     keys: u32,
 }
@@ -128,12 +129,12 @@ fn done(args: &CoordArgs) -> Result<ExitCode, Failed> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A time of a flag.
+/// Parses a duration that a flag gives.
 fn time(flag: &str, text: &str) -> Result<Duration, Error> {
     microseconds(flag, text).map(Duration::from_micros)
 }
 
-/// How long a key is to live, in ns; 0: without end.
+/// The time to live of a key, in ns; 0 for none.
 fn lifetime(text: Option<&str>) -> Result<u64, Error> {
     let Some(text) = text else { return Ok(0) };
     let ttl_ns = u64::try_from(time("--ttl", text)?.as_nanos()).unwrap_or(u64::MAX);
@@ -145,7 +146,7 @@ fn lifetime(text: Option<&str>) -> Result<u64, Error> {
     Ok(ttl_ns)
 }
 
-/// The chain that is meant.
+/// The chain that the arguments select.
 fn chain(args: &CoordArgs) -> Result<Chain, Error> {
     let patience = time("--timeout", &args.timeout)?;
     let (place, layout) = place(&args.config, args.group.as_deref(), args.nearest, patience)?;
@@ -153,10 +154,10 @@ fn chain(args: &CoordArgs) -> Result<Chain, Error> {
     Ok(Chain { client, value_bytes: layout.value_bytes.into(), keys: layout.cells })
 }
 
-/// Where a chain of a rack file is, and the size of its store.
+/// The addresses of a chain in a rack file, and the size of its store.
 ///
 /// # Errors
-/// If there is no such chain or switch.
+/// If the chain or the switch does not exist.
 pub fn place(
     file: &Path,
     group: Option<&str>,
@@ -198,13 +199,13 @@ pub(super) fn named(name: &str) -> Result<Name, Error> {
     })
 }
 
-/// The number that a text is: written as numbers are printed.
+/// The number in a text, if it is written as numbers are printed.
 fn number_of(text: &str) -> Option<i64> {
     text.parse::<i64>().ok().filter(|number| number.to_string() == text)
 }
 
 impl Chain {
-    /// A value as a cell has it.
+    /// A value in the form of a cell.
     pub(super) fn value(&self, text: &str) -> Result<(State, Words), Error> {
         if let Some(number) = number_of(text) {
             let mut words = Words::default();
@@ -221,12 +222,12 @@ impl Chain {
         Ok((State::present(0, text.len() as u8, false), words))
     }
 
-    /// Longest value in bytes.
+    /// The maximum length of a value, in bytes.
     pub(super) fn value_bytes(&self) -> usize {
         self.value_bytes
     }
 
-    /// A write that is to be done.
+    /// Executes a write.
     fn write(&mut self, name: &str, call: Repr) -> Result<Repr, Failed> {
         let Ended::Answer(answer) = self.client.call(call)? else { return Err(MAYBE) };
         let line = match answer.outcome {
@@ -263,13 +264,13 @@ fn say(answer: &Repr, with_version: bool, with_ttl: bool) -> Result<(), Error> {
     print(&format!("{version}{ttl}{value}\n"))
 }
 
-/// Prints what a key has, whenever that has changed.
+/// Prints the value of a key, and again whenever it has changed.
 fn watch(chain: &mut Chain, name: &str, count: Option<u64>, every: Duration) -> Result<(), Failed> {
     let key = named(name)?;
     let mut before: Option<(bool, u64)> = None;
     let mut lines = 0;
     while count.is_none_or(|count| lines < count) {
-        // Nobody answers for a moment: it goes on looking.
+        // If no switch answers for a moment, it continues.
         if let Some(answer) = chain.client.read(key)? {
             let seen = (is_there(&answer), answer.basis * u64::from(is_there(&answer)));
             if before.replace(seen) != Some(seen) {

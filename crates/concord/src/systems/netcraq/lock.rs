@@ -1,16 +1,16 @@
-//! `concord coord lock`: a lock with a lease and a fencing token, of the chain's conditional writes
-//! alone.
+//! `concord coord lock`: a lock with a lease and a fencing token, made of the chain's conditional
+//! writes alone.
 //!
-//! The lock is a key. Its value names the holder and the length of the lease; its version changes
-//! with each renewal, and with it the key's time to live: the lease and what clocks may differ. The
-//! chain ends the key when that is over, by a write of its head. Whoever waits sets the key if
-//! there is none; or, if no switch counts, once the version has not changed for a whole lease by
-//! its own clock, counted from the answer that showed it. The holder counts its lease from before
-//! it asked for it (hole N9), and kills its command before that is over. So no two clocks are
-//! compared: they only have to run at the same speed.
+//! The lock is a key. Its value names the holder and the duration of the lease. Each renewal
+//! changes its version, and extends its time to live: the lease, and a margin for the difference of
+//! clocks. When that is over, the chain deletes the key by a write of its head. A client that waits
+//! sets the key once it does not exist; or, if no switch deletes it, once the version has not
+//! changed for a whole lease by the client's own clock, counted from the answer that showed it. The
+//! holder counts its lease from before its request (hole N9), and kills its command before the
+//! lease is over. So no two clocks are compared: they only have to run at the same rate.
 //!
-//! The token is the version at which the lock was taken. Versions only rise, also after a delete
-//! and in a chain that is founded anew: of two holders the later has the higher token.
+//! The token is the version at which the lock was taken. Versions only increase, even after a
+//! delete and in a chain that is founded anew: of two holders, the later one has the higher token.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -25,39 +25,41 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::commands::{Chain, Failed, NO_ANSWER, named};
 
-/// The command was killed, since the lock could be another's soon.
+/// The exit status if the command was killed because another client could soon take the lock.
 const LOST: u8 = 4;
-/// A command that a signal has ended: its number above this, as shells say it.
+/// The base of the exit status of a command that a signal has ended, as in shells: this plus the
+/// signal.
 const SIGNALLED: i32 = 128;
-/// Shortest lease.
+/// The minimum duration of a lease.
 const TTL_MIN: Duration = Duration::from_millis(100);
-/// Longest lease, in ms: a day.
+/// The maximum duration of a lease, in ms: a day.
 const TTL_MS_MAX: u64 = 86_400_000;
 /// The holder renews after this part of the lease, and kills the command this part before its end.
 const RENEWALS: u32 = 4;
 const KILLS: u32 = 8;
-/// Others wait for this part of a lease more: clocks that run at different speeds.
+/// Other clients wait longer than the lease by this part of it, since clocks run at different
+/// rates.
 const DRIFT: u32 = 50;
-/// Time from one look to the next, at most, in ms: at the command, and at another's lock.
+/// The maximum interval at which the command, and another client's lock, are checked.
 const LOOK: Duration = Duration::from_millis(10);
 const POLL: Duration = Duration::from_millis(25);
-/// The variable by which `concord reap` knows what to kill.
+/// The environment variable by which `concord reap` recognizes the processes to kill.
 const MARK: &str = "CONCORD_RUN";
 
-/// What is held: the version that the key has, the token, and when it was asked for last.
+/// A lock that is held: the version of the key, the token, and the time of the last request.
 struct Held {
     version: u64,
     token: u64,
     asked_at: Instant,
 }
 
-/// The lock as this process wants it.
+/// The lock that this process wants.
 struct Lock<'a> {
     chain: &'a mut Chain,
     name: &'a str,
     key: Name,
     ttl: Duration,
-    /// Its own value: nobody else writes that.
+    /// The value that only this process writes.
     value: (State, Words),
     text: String,
 }
@@ -65,7 +67,8 @@ struct Lock<'a> {
 /// Runs a command while the lock is held.
 ///
 /// # Errors
-/// If it is another's for as long as this waits, if nobody answers, or for what was said wrongly.
+/// If another client has the lock for as long as this waits, if no switch answers, or for a mistake
+/// in the arguments.
 pub(super) fn run(
     chain: &mut Chain,
     name: &str,
@@ -81,7 +84,7 @@ pub(super) fn run(
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let (host, pid) = (host.trim(), std::process::id());
     let mut text = format!("{ttl_ms} {drawn:016x} {host}:{pid}");
-    // Of the shortest values it is the lease and half of what was drawn.
+    // In the shortest values there is room for the lease and half of the random part.
     let is_whole = |at: &usize| text.is_char_boundary(*at);
     let most = text.len().min(chain.value_bytes());
     text.truncate((0..=most).rev().find(is_whole).unwrap_or(0));
@@ -91,7 +94,7 @@ pub(super) fn run(
     lock.hold(held, &format!("{drawn:016x}"), command)
 }
 
-/// How long the lease of a lock is, by its value.
+/// The duration of a lock's lease, from its value.
 fn lease_of(value: &[u8]) -> Option<Duration> {
     let text = std::str::from_utf8(value).ok()?;
     let ms: u64 = text.split(' ').next()?.parse().ok()?;
@@ -99,10 +102,10 @@ fn lease_of(value: &[u8]) -> Option<Duration> {
 }
 
 impl Lock<'_> {
-    /// Takes it, as soon as nobody has it.
+    /// Acquires the lock, as soon as it is free.
     fn acquire(&mut self, wait: Duration) -> Result<Held, Failed> {
         let began = Instant::now();
-        // Which version of another's was seen, and since when.
+        // The version of another client's lock that was seen, and the time since when.
         let mut seen: Option<(u64, Instant)> = None;
         loop {
             let answer = self.chain.client.read(self.key)?.ok_or(NO_ANSWER)?;
@@ -110,8 +113,8 @@ impl Lock<'_> {
             let found = value_of(&answer);
             let (condition, basis) = match is_there(&answer) {
                 false => (Condition::Absent, 0),
-                // A write of its own whose answer was lost, nobody knows when: the lease is that of
-                // the next one.
+                // An earlier write of this process whose answer was lost: the lease counts from the
+                // next one.
                 true if found == self.text.as_bytes() => (Condition::Version, answer.basis),
                 true => {
                     let lease = lease_of(&found).ok_or_else(|| {
@@ -134,7 +137,7 @@ impl Lock<'_> {
         }
     }
 
-    /// Waits a moment, if there is time.
+    /// Waits for a moment, if there is time left.
     fn pause(&self, began: Instant, wait: Duration, holder: &str) -> Result<(), Failed> {
         if began.elapsed() >= wait {
             let name = self.name;
@@ -144,7 +147,7 @@ impl Lock<'_> {
         Ok(())
     }
 
-    /// Sets the key to its own value; `None`: it is not known to be so.
+    /// Sets the key to its own value; `None` if the outcome is unknown.
     fn set(
         &mut self,
         condition: Condition,
@@ -205,14 +208,15 @@ impl Lock<'_> {
         }
     }
 
-    /// Renews the lease, if that is possible at once: the command is looked after meanwhile.
+    /// Renews the lease if that is possible at once, since the command has to be watched.
     fn renew(&mut self, held: &mut Held, left: Duration) -> Result<(), Failed> {
         let patience = left.min(self.ttl / KILLS);
         if let Some(next) = self.set(Condition::Version, held.version, Some(patience))? {
             *held = Held { token: held.token, ..next };
             return Ok(());
         }
-        // It may have been done all the same; that counts from before this question at the latest.
+        // The renewal may have been executed; the lease then counts from before this read at the
+        // latest.
         let asked_at = held.asked_at;
         let read = self.chain.client.call_within(coord::get(self.key), patience)?;
         if let Ended::Answer(answer) = read
@@ -224,21 +228,23 @@ impl Lock<'_> {
         Ok(())
     }
 
-    /// Deletes the key, if it is still this hold's. If nobody answers the lease ends by itself.
+    /// Deletes the key, if it still belongs to this process. If no switch answers, the lease ends
+    /// by itself.
     fn release(&mut self, held: &Held) {
         let call = coord::del(self.key, Condition::Version);
         let _ = self.chain.client.call(Repr { basis: held.version, ..call });
     }
 }
 
-/// A command, and the process that kills it if this one ends.
+/// A running command, and the process that kills it if this one ends.
 struct Running {
     child: Child,
     reaper: Child,
 }
 
 impl Running {
-    /// In a process group of its own; the reaper knows it by its environment before it begins.
+    /// Starts the command in a process group of its own; the reaper knows it by its environment
+    /// before it begins.
     fn start(command: &[String], token: u64, mark: &str) -> Result<Running, Error> {
         let own = std::env::current_exe().cannot("find this program")?;
         let mut reaper = Command::new(own)
@@ -252,7 +258,7 @@ impl Running {
             reaper.stdin.as_mut().map(|input| input.write_all(format!("={mark}\n").as_bytes()));
         said.transpose().cannot("start what kills the command")?;
         let (name, args) = command.split_first().ok_or_else(|| Error::new("say a command"))?;
-        // A group in the background must not read from the terminal.
+        // A background process group must not read from the terminal.
         let input = if std::io::stdin().is_terminal() { Stdio::null() } else { Stdio::inherit() };
         let child = Command::new(name)
             .args(args)
@@ -271,7 +277,7 @@ impl Running {
         }
     }
 
-    /// Nothing of it is left after this: its process group, and whoever left that.
+    /// Kills the command: its process group, and processes that have left it.
     fn end(&mut self) {
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();

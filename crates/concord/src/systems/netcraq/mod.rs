@@ -37,7 +37,7 @@ const SWITCHES: u16 = 3;
 #[derive(Debug)]
 pub struct NetCraq;
 
-/// The groups of that kind.
+/// The groups of chains among all groups.
 fn chains<'a, 'b>(groups: &'b [Group<'a>]) -> impl Iterator<Item = &'b Group<'a>> {
     groups.iter().filter(|group| group.kind == Kind::Switches)
 }
@@ -92,7 +92,7 @@ impl System for NetCraq {
         Ok(())
     }
 
-    /// What its switches hold ends with them.
+    /// The data of the switches ends with their processes.
     fn gone(&self, _earlier: &Earlier<'_>, rack: &Rack) -> Result<Vec<GroupId>, Error> {
         Ok(chains(&rack.groups()?).map(|group| group.id).collect())
     }
@@ -172,7 +172,7 @@ impl System for NetCraq {
         all.into_iter().map(|(key, value)| (key.to_string(), value)).collect()
     }
 
-    /// The chain as the member sees it that has heard of the highest epoch.
+    /// The chain according to the member that knows the highest epoch.
     fn figures(&self, members: &[&Value]) -> Map<String, Value> {
         let chains = members.iter().map(|status| &status["chain"]);
         let newest = chains.filter_map(|chain| chain["epoch"].as_u64()).max();

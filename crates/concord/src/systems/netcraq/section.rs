@@ -12,11 +12,12 @@ use crate::rack::udp_addr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cells {
-    /// Keys at most, those that were deleted and whose place nobody took included; a power of two.
+    /// The maximum number of keys, a power of two. Deleted keys count until another key takes their
+    /// place.
     pub keys: u32,
-    /// Sessions of clients at most, a power of two: each further one ends the oldest.
+    /// The maximum number of client sessions, a power of two: each further session ends the oldest.
     pub sessions: u32,
-    /// Longest value in bytes: 16, 32 or 64.
+    /// The maximum length of a value in bytes: 16, 32 or 64.
     pub value_bytes: u8,
 }
 
@@ -28,13 +29,13 @@ impl Default for Cells {
 }
 
 impl Cells {
-    /// Whether the file need not say it.
+    /// Whether all values are the defaults, so that the file need not have the section.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Cells::default()
     }
 
-    /// As the switch names it.
+    /// The layout in the switch's terms.
     #[must_use]
     pub fn layout(&self) -> ChainLayout {
         let Cells { keys, sessions, value_bytes } = *self;
@@ -42,7 +43,7 @@ impl Cells {
     }
 }
 
-/// A switch of a chain: it holds all keys.
+/// A switch of a chain, which holds all keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChainPlace {
@@ -52,8 +53,8 @@ pub struct ChainPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it
-    /// `concord status` cannot ask it.
+    /// The IP address and port at which it serves /metrics, /status and /health. Without it,
+    /// `concord status` cannot query the switch.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
 }

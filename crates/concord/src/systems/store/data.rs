@@ -1,5 +1,5 @@
-//! The data of a rack as a whole: `concord backup`, `concord restore`, and what `up` does after the
-//! power of all went where the disk is synced each second (docs/operate/durability.md).
+//! The data of a rack as a whole: `concord backup`, `concord restore`, and the start of `up` after
+//! a power cut of all replicas whose disks are synced every second (docs/operate/durability.md).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,15 +17,15 @@ use crate::net::http_get;
 use crate::rack::{Group, Kind, Rack, in_file, pick_member};
 
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
-/// What `/status` says may be as old.
+/// The maximum age of a `/status`.
 const STATUS_AGE_MAX: Duration = Duration::from_millis(100);
-/// How long a backup waits for a disk that has all that was acknowledged before.
+/// The maximum time that a backup waits for a disk that has all writes acknowledged before.
 const DISK_MAX: Duration = Duration::from_secs(10);
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a replica of a rack before may take to end.
+/// The maximum time that a replica of the previous rack may take to end.
 const LOCK_MAX: Duration = Duration::from_secs(5);
 
-/// Where a replica keeps its data.
+/// The data directory of a replica.
 fn data_dir(group: &Group<'_>, replica: &ReplicaPlace) -> PathBuf {
     let default = || Path::new("data").join(group.member_stem("replica", replica.node));
     replica.data_dir.clone().unwrap_or_else(default)
@@ -37,7 +37,7 @@ fn stores<'a>(rack: &'a Rack) -> Result<Vec<Group<'a>>, Error> {
     Ok(groups)
 }
 
-/// What the replicas of a group have on this machine, the newest first.
+/// The states of a group's replicas on this machine, the newest first.
 fn states(group: &Group<'_>) -> Vec<(u16, State)> {
     let read = |replica: &ReplicaPlace| {
         let state = State::read(&data_dir(group, replica)).ok()?;
@@ -48,8 +48,8 @@ fn states(group: &Group<'_>) -> Vec<(u16, State)> {
     states
 }
 
-/// Whether so many replicas may lack what they had acknowledged that the group cannot go on with
-/// the others.
+/// Whether so many replicas may lack acknowledged writes that the group cannot continue with the
+/// others.
 fn has_lost(group: &Group<'_>, states: &[(u16, State)]) -> bool {
     let owes = |state: &State| state.found().marks.owes;
     let has_begun = states.iter().any(|(_, state)| state.found().marks.config.is_some());
@@ -68,9 +68,9 @@ fn has_lost(group: &Group<'_>, states: &[(u16, State)]) -> bool {
     }
 }
 
-/// Before a rack of this machine starts: where the power of all went, and the disks were synced
-/// each second only, the rack begins anew with the newest that is left. What there is to say of
-/// that.
+/// Prepares the start of a rack on this machine: after a power cut of all replicas whose disks were
+/// synced only every second, the rack begins anew with the newest data that is left. Returns
+/// messages about that.
 ///
 /// # Errors
 /// One line.
@@ -90,7 +90,7 @@ pub fn begin_anew_if_lost(rack: &Rack) -> Result<Vec<String>, Error> {
         "*** The power of all went, or all were killed: what was acknowledged in the last second may be lost. ***"
             .to_string(),
     ];
-    // First, so that the state of a rack that is over is in force at no time.
+    // First, so that the state of the previous rack is never in force.
     set_aside(&rack.controller()?.state)?;
     for (group, states) in &all {
         let Some((node, state)) = states.first() else { continue };
@@ -117,7 +117,7 @@ pub fn begin_anew_if_lost(rack: &Rack) -> Result<Vec<String>, Error> {
     Ok(notes)
 }
 
-/// A directory that no replica keeps its data in, for as long as this lives.
+/// Locks a data directory that no replica uses, for as long as the result lives.
 fn lock(dir: &Path) -> Result<std::fs::File, Error> {
     let began = Instant::now();
     loop {
@@ -143,7 +143,7 @@ fn remove(path: &Path) -> Result<(), Error> {
     gone.cannot(format!("remove {}", path.display()))
 }
 
-/// What was set aside before goes.
+/// Sets a path aside; what was set aside before is deleted.
 fn set_aside(path: &Path) -> Result<(), Error> {
     if !path.exists() {
         return Ok(());
@@ -190,14 +190,14 @@ fn engine_name(engine: Option<EngineKind>) -> &'static str {
     engine.map_or("unknown", EngineKind::name)
 }
 
-/// What a replica says of itself.
+/// The `/status` of a replica.
 fn status(replica: &ReplicaPlace) -> Option<Value> {
     let body = http_get(replica.http?, "/status", ASK_TIMEOUT).ok()?;
     serde_json::from_slice(&body).ok()
 }
 
-/// The newest data on this machine that has all that was acknowledged before: the replica, and what
-/// it has.
+/// The newest data on this machine that has all writes acknowledged before: the replica, and its
+/// state.
 fn best(args: &BackupArgs) -> Result<(u16, State), Error> {
     let rack = Rack::read(&args.config)?;
     let groups = rack.groups()?;
@@ -259,9 +259,10 @@ fn best(args: &BackupArgs) -> Result<(u16, State), Error> {
     }
 }
 
-/// Whether a directory has all that is committed: it is of the newest epoch or view in which a
-/// replica serves, in which there is one log, and reaches as far. One of an earlier epoch may be
-/// longer by what nobody committed, and lack what was committed since.
+/// Whether a directory has everything that is committed: it belongs to the newest epoch or view in
+/// which a replica serves, which has a single log, and its log is long enough. A directory of an
+/// earlier epoch may be longer by records that were never committed, and lack records committed
+/// since.
 fn has_all((epoch, end): (u32, u64), (epoch_least, committed): (u64, u64)) -> bool {
     u64::from(epoch) >= epoch_least && end >= committed
 }
@@ -271,7 +272,7 @@ fn has_all((epoch, end): (u32, u64), (epoch_least, committed): (u64, u64)) -> bo
 /// # Errors
 /// One line for a person.
 pub fn restore(args: &RestoreArgs) -> Result<(), Error> {
-    // One of an earlier version has no manifest: then its log says whether it is complete.
+    // A backup of an earlier version has no manifest: its log then says whether it is complete.
     if manifest::is_there(&args.backup) {
         manifest::verify(&args.backup)?;
     }
@@ -316,11 +317,11 @@ pub fn restore(args: &RestoreArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Replicas, and where each keeps its data.
+/// Replicas, and the data directory of each.
 type Targets = Vec<(u16, PathBuf)>;
 
-/// Which replicas' directories are to be made, and with which engine if that is known; and that no
-/// controller goes on with another rack there.
+/// The replicas whose directories are to be created, and their engine if it is known. Checks that
+/// no controller continues another rack there.
 fn targets(args: &RestoreArgs) -> Result<(Targets, Option<Engine>), Error> {
     let mut engine = None;
     let (dirs, state) = match (&args.run_dir, &args.config, &args.data_dir) {
@@ -377,7 +378,7 @@ fn targets(args: &RestoreArgs) -> Result<(Targets, Option<Engine>), Error> {
 mod tests {
     use super::*;
 
-    /// A leader that was cut off has a tail that nobody committed: its directory was longer than
+    /// A leader that was cut off has a tail that was not committed: its directory was longer than
     /// what is committed, and counted as having all of it.
     #[test]
     fn bug_22_135_backup_is_of_the_newest_epoch() {

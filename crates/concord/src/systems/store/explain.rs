@@ -1,4 +1,4 @@
-//! `concord explain`: which path a command took, as a gateway tells it.
+//! `concord explain`: the path that a command took, as a gateway reports it.
 
 use std::time::Duration;
 

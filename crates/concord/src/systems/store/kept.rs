@@ -1,6 +1,6 @@
-//! `concord up` in a run directory that has data already: a rack stays what it was when it began.
-//! What is kept there is served, or one line says which flag does not fit it; nothing was written
-//! then.
+//! `concord up` in a run directory that has data already: a rack keeps the settings with which it
+//! began. Existing data is served; or, if a flag does not fit it, one line says so, and nothing was
+//! written.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,10 @@ use concord_wire::GroupId;
 use super::{Accel, Durability, Engine, Protocol};
 use crate::rack::{Group, Kind, Rack, STORE};
 
-/// Where `up` keeps the replicas' data, below the run directory.
+/// The directory of the replicas' data in the run directory.
 pub const DATA: &str = "data";
 
-/// Data of a replica that is there.
+/// Existing data of a replica.
 struct ReplicaData {
     dir: PathBuf,
     /// The name of its group, and the replica's number.
@@ -24,18 +24,18 @@ struct ReplicaData {
     identity: Identity,
 }
 
-/// What was there before this start.
+/// The state before this start.
 pub struct Earlier<'a> {
     /// The run directory.
     pub run_dir: &'a Path,
-    /// The rack file of the run before.
+    /// The rack file of the previous run.
     pub rack: Option<&'a Rack>,
 }
 
-/// Whether there is data of a store in a run directory, which `rack` then goes on with.
+/// Whether a run directory has data of a store, with which `rack` then continues.
 ///
 /// # Errors
-/// One line that says which flag does not fit what is there.
+/// One line that names the flag that does not fit the data.
 pub fn check(earlier: &Earlier<'_>, rack: &Rack) -> Result<bool, Error> {
     let kept = all(earlier, rack)?;
     let groups = rack.groups()?;
@@ -60,7 +60,7 @@ pub fn check(earlier: &Earlier<'_>, rack: &Rack) -> Result<bool, Error> {
     Ok(!kept.is_empty())
 }
 
-/// The groups of which the controller's state knows, and whose data ended with their processes.
+/// The groups in the controller's state whose data ended with their processes.
 pub fn gone(earlier: &Earlier<'_>, rack: &Rack) -> Result<Vec<GroupId>, Error> {
     let kept = all(earlier, rack)?;
     let before = earlier.rack.map(Rack::groups).transpose()?.unwrap_or_default();
@@ -75,8 +75,8 @@ pub fn gone(earlier: &Earlier<'_>, rack: &Rack) -> Result<Vec<GroupId>, Error> {
     Ok(stores.filter(ended).map(|group| group.id).collect())
 }
 
-/// Every directory that holds data of a replica: those of the run directory, and those that either
-/// rack file names.
+/// Every directory with data of a replica: those in the run directory, and those that either rack
+/// file names.
 fn all(earlier: &Earlier<'_>, rack: &Rack) -> Result<Vec<ReplicaData>, Error> {
     let mut places: Vec<(PathBuf, String, u16)> = Vec::new();
     for rack in earlier.rack.into_iter().chain([rack]) {
@@ -102,7 +102,7 @@ fn all(earlier: &Earlier<'_>, rack: &Rack) -> Result<Vec<ReplicaData>, Error> {
     Ok(kept)
 }
 
-/// The group and the number of the replica whose directory has that name.
+/// The group and the number of the replica that has a directory of this name.
 fn member(name: &str) -> Option<(&str, u16)> {
     let (prefix, node) = name.rsplit_once("replica-")?;
     let group = if prefix.is_empty() { STORE } else { prefix.strip_suffix('-')? };
@@ -113,7 +113,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one == other || one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|o| o == one))
 }
 
-/// The controller's state. It is not looked for elsewhere than where it was.
+/// The controller's state. It is looked for only where it was.
 fn known_state(earlier: &Earlier<'_>, rack: &Rack, has_data: bool) -> Result<Option<State>, Error> {
     let path = &rack.controller()?.state;
     let before = earlier.rack.and_then(|rack| rack.controller.as_ref()).map(|place| &place.state);
@@ -124,11 +124,11 @@ fn known_state(earlier: &Earlier<'_>, rack: &Rack, has_data: bool) -> Result<Opt
              state = \"{before}\" in the rack file, or another --run-dir and data_dir"
         )));
     }
-    // What is wrong with a damaged one the controller says.
+    // The controller reports what is wrong with a damaged one.
     Ok(state_file::look(path).unwrap_or_default())
 }
 
-/// What the state knows of the group of that name, whose number one of the rack files says.
+/// The state of the group with this name, whose number one of the rack files has.
 fn known_group<'a>(
     state: Option<&'a State>,
     name: &str,
@@ -148,7 +148,7 @@ fn is_member(known: Option<&GroupState>, node: u16) -> bool {
     })
 }
 
-/// Whether the rack has that replica, with that directory, engine, and on disk.
+/// Checks that the rack has this replica, with this directory and engine, and with data on disk.
 fn fits(own: &ReplicaData, groups: &[Group<'_>], before: &[Group<'_>]) -> Result<(), Error> {
     let (dir, name, node) = (own.dir.display(), &own.group, own.node);
     let stores = || groups.iter().filter(|group| group.kind == Kind::Replicas);
@@ -200,7 +200,7 @@ fn begun_as(own: &ReplicaData, group: &Group<'_>, protocol: Protocol, accel: Acc
     ))
 }
 
-/// Protocol and switch program are what they were when the rack began.
+/// Checks that protocol and switch program are those with which the rack began.
 fn runs_the_same(own: &ReplicaData, group: &Group<'_>, known: &GroupState) -> Result<(), Error> {
     let config = &known.config;
     let is_same =
@@ -214,7 +214,7 @@ fn runs_the_same(own: &ReplicaData, group: &Group<'_>, known: &GroupState) -> Re
     }
 }
 
-/// All members are there; and where a majority decides, nobody else.
+/// Checks that all members have data; and, if a majority decides, that no other replica has.
 fn has_its_members(own: &ReplicaData, group: &Group<'_>, known: &GroupState) -> Result<(), Error> {
     let members: Vec<u16> = known.config.members.iter().map(|member| member.node).collect();
     let nodes: Vec<u16> = group.replicas.iter().map(|replica| replica.node).collect();

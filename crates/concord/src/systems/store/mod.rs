@@ -1,5 +1,5 @@
-//! The replicated store: groups of replicas behind gateways for Redis clients, with the switch's
-//! help or without.
+//! The replicated store: groups of replicas behind gateways for Redis clients, with or without the
+//! switch's help.
 
 mod data;
 mod explain;
@@ -53,7 +53,7 @@ impl System for Store {
         Kind::Replicas
     }
 
-    /// A rack without groups has a store; one with others gets its replicas when they are placed.
+    /// A rack without groups has a store; one with groups gets its replicas when they are placed.
     fn add(&self, _rack: &mut Rack) {}
 
     fn overlay(&self, rack: &mut Rack, args: &UpArgs) {
@@ -74,7 +74,7 @@ impl System for Store {
         set(&mut rack.table.slots, &args.table_slots);
     }
 
-    /// Where gateways listen is given.
+    /// Claims the addresses at which gateways listen, if they are given.
     fn claim(&self, rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error> {
         if let (Some(listen), Some(gateway)) = (args.listen, rack.gateway.first_mut()) {
             gateway.listen = listen;
@@ -171,7 +171,7 @@ impl System for Store {
         } else if group.program.checks_replies() {
             "reads at followers, checked by the switch (FLAIR)"
         } else if group.is_store() && rack.accel == Accel::Harmonia {
-            // It is refused where the switch cannot help.
+            // Refused if the switch cannot help.
             "reads at every replica (Harmonia)"
         } else if rack.reads == Reads::FollowerLease && group.protocol == Protocol::Raft {
             "reads at followers by leases"
@@ -191,17 +191,18 @@ impl System for Store {
         group.durability != Durability::None
     }
 
-    /// `None` when writes are executed through every gateway, and every gateway knows all commands.
+    /// `None` once writes are executed through every gateway, and every gateway knows all commands.
     fn missing(&self, rack: &Rack) -> Option<String> {
         for gateway in &rack.gateway {
             match write_through(gateway.reached(), &rack.requirepass) {
                 Ok(()) => {}
-                // The rack keeps another password, or rights, than the flag says: it serves others.
+                // The rack has another password, or other rights, than the flag says: it serves
+                // other clients.
                 Err(e) if is_refusal(&e) && is_said(gateway.http, "serving") => {}
                 Err(e) => return Some(format!("gateway {}: {e}", gateway.node)),
             }
         }
-        // With the Redis engine a gateway has to ask for the server's commands first.
+        // With the Redis engine a gateway first has to ask for the server's commands.
         let knows = |gateway: &&GatewayPlace| !is_said(gateway.http, "serving");
         let gateway = rack.gateway.iter().find(knows)?;
         Some(format!("gateway {} does not know the engine's commands yet", gateway.node))
@@ -311,8 +312,8 @@ impl System for Store {
         figures
     }
 
-    /// Nobody counts in a majority who has lost what it had promised, until a majority has told it
-    /// all.
+    /// Reports replicas that lost what they had promised: such a replica does not count in a
+    /// majority until a majority has told it everything.
     fn wrong(&self, group: &Group<'_>, members: &[&Value]) -> Vec<String> {
         let is_quorum = matches!(group.protocol, Protocol::Vr | Protocol::NoPaxos | Protocol::Raft);
         let (all, lost) =
@@ -353,19 +354,19 @@ impl System for Store {
     }
 }
 
-/// What a replica has on disk, and how long the last sync took; nothing if it keeps nothing.
+/// What a replica has on disk, and how long its last sync took; empty without a disk.
 fn on_disk(status: &Value) -> String {
     let Some(bytes) = status["log_bytes"].as_f64() else { return String::new() };
     let sync_ms = status["last_sync_ns"].as_f64().unwrap_or(0.0) / 1e6;
     format!(", {:.1} MB on disk, synced in {sync_ms:.1} ms", bytes / 1e6)
 }
 
-/// Whether there is, or is to be, a store at the top level.
+/// Whether there is, or will be, a store at the top level.
 fn has_store(rack: &Rack, args: &UpArgs) -> bool {
     rack.has_store() || args.replicas.is_some() || args.system == Some(Choice::Store)
 }
 
-/// The gateways that the file leaves out: by the name of the group that each serves.
+/// The gateways that the file leaves out, each with the name of the group that it serves.
 fn left_out(rack: &Rack, args: &UpArgs) -> Result<Vec<Option<String>>, Error> {
     let has_store = has_store(rack, args);
     let groups = rack.group.iter().filter(|group| group.kind == Kind::Replicas);
@@ -394,7 +395,7 @@ fn placed(
     Ok(ReplicaPlace { node, addr, http, directory, data_dir: None, cpu_share: None })
 }
 
-/// What survives of the rack's data, if it has any: the least of what its groups promise.
+/// Which of the rack's data survives, if there is any: the weakest promise of its groups.
 fn durability(rack: &Rack) -> Option<Durability> {
     let groups = rack.groups().unwrap_or_default();
     let mut stores = groups.iter().filter(|group| group.kind == Kind::Replicas);
@@ -403,14 +404,14 @@ fn durability(rack: &Rack) -> Option<Durability> {
     Some(if all_same { first } else { Durability::None })
 }
 
-/// Whether a gateway that knows the rack's users does not let this one in.
+/// Whether a gateway that has the rack's users refuses this login.
 fn is_refusal(error: &IoError) -> bool {
     let text = error.to_string();
     let refusals = ["NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH <password> called without"];
     refusals.iter().any(|refusal| text.starts_with(refusal))
 }
 
-/// A write that changes nothing.
+/// Makes a write that changes nothing.
 fn write_through(listen: SocketAddr, password: &str) -> std::io::Result<()> {
     let mut redis = Redis::connect(listen, password, ASK_TIMEOUT)?;
     match redis.call(&[b"DEL", b"concord:no such key"])? {
@@ -420,7 +421,7 @@ fn write_through(listen: SocketAddr, password: &str) -> std::io::Result<()> {
     }
 }
 
-/// How a replica reads: by Harmonia and the normal protocol, or by CRAQ.
+/// How a replica answers reads: by Harmonia and the normal protocol, or by CRAQ.
 fn reads(role: &Value) -> String {
     let rate = |name: &str| role["rates"][name].as_f64().unwrap_or(0.0);
     let seen = |name: &str| counter(&role["status"], name) > 0.0;
@@ -431,7 +432,7 @@ fn reads(role: &Value) -> String {
     format!("{:.0} fast and {:.0} slow reads/s", rate("reads_fast"), rate("reads_slow"))
 }
 
-/// "open, tail", or "joining, 43% copied".
+/// The progress of a replica: "open, tail", or "joining, 43% copied".
 fn where_it_stands(status: &Value) -> String {
     let phase = status["phase"].as_str().unwrap_or("?");
     match status["copied_percent"].as_u64() {

@@ -1,4 +1,4 @@
-//! Replicas and gateways as processes: from the rack file to the runtime.
+//! Replicas and gateways as processes, built from the rack file.
 
 use std::path::Path;
 use std::time::Duration;
@@ -125,7 +125,7 @@ pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
     gateway_role::run(&place, &setup)
 }
 
-/// The chain whose keys the gateway gives its clients, if the file says a prefix.
+/// The chain whose keys the gateway serves, if the file has a prefix for them.
 fn coord_chain(rack: &Rack, file: &Path) -> Result<Option<ChainSetup>, Error> {
     if rack.coord_prefix.is_empty() {
         return Ok(None);

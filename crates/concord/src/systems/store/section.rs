@@ -15,16 +15,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::rack::{Misfit, reached, udp_addr};
 
-/// Longest time of [`KeyGroups`], in ms.
+/// The maximum of the times in [`KeyGroups`], in ms.
 const KEY_GROUP_MS_MAX: u64 = 60_000;
-/// Least `stepdown_ms`. What the switch holds is as old as two heartbeats before the next one
-/// comes; with less it would step down again and again, with this after one that is late.
+/// The minimum of `stepdown_ms`. The switch's state is two heartbeats old before the next one
+/// arrives. With less than this, the switch would step down again and again; with this, it does so
+/// after one late heartbeat.
 const STEPDOWN_MS_MIN: u64 = 3 * HEARTBEAT_NS / MS;
-/// `stepdown_ms` if nothing is said: less than a lease, and more than the leader's queue takes
-/// where it is overloaded, in which the switch's word waits behind requests.
+/// The default of `stepdown_ms`: less than a lease, and more than the delay in the queue of an
+/// overloaded leader, in which the switch's answer waits behind requests.
 const STEPDOWN_MS: u64 = 450;
 
-/// How replicas replicate.
+/// The replication protocol.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
 )]
@@ -33,24 +34,25 @@ pub enum Protocol {
     /// The head orders writes, the tail acknowledges them.
     #[default]
     Chain,
-    /// The primary orders writes, all backups acknowledge to it.
+    /// The primary orders writes, and all backups acknowledge them to it.
     PrimaryBackup,
-    /// Viewstamped Replication: a leader orders writes, a majority acknowledges; the replicas
+    /// Viewstamped Replication: a leader orders writes, a majority acknowledges them; the replicas
     /// choose the leader by themselves.
     Vr,
-    /// A chain in which every replica answers reads, asking the tail about objects that are being
+    /// A chain in which every replica answers reads, and asks the tail about objects that are being
     /// written; without the switch's help.
     Craq,
-    /// NOPaxos: the switch orders writes and sends them to all, a majority acknowledges.
+    /// NOPaxos: the switch orders writes and sends them to all replicas, a majority acknowledges
+    /// them.
     #[serde(rename = "nopaxos")]
     #[value(name = "nopaxos")]
     NoPaxos,
-    /// Raft: the replicas elect a leader, which orders writes; a majority acknowledges.
+    /// Raft: the replicas elect a leader, which orders writes; a majority acknowledges them.
     Raft,
 }
 
 impl Protocol {
-    /// As it is written.
+    /// The name in the rack file.
     #[must_use]
     pub fn name(self) -> String {
         let value = clap::ValueEnum::to_possible_value(&self);
@@ -66,7 +68,7 @@ impl Protocol {
         }
     }
 
-    /// As the rack file names it.
+    /// The protocol from its form on the wire.
     #[must_use]
     pub fn from(protocol: concord_wire::control::Protocol) -> Protocol {
         match protocol {
@@ -79,7 +81,7 @@ impl Protocol {
         }
     }
 
-    /// As the wire names it.
+    /// The protocol in its form on the wire.
     #[must_use]
     pub fn wire(self) -> concord_wire::control::Protocol {
         match self {
@@ -93,36 +95,36 @@ impl Protocol {
     }
 }
 
-/// How a VR or Raft group answers a read without the switch's help, or where that does not do.
+/// How a VR or Raft group answers reads that the switch does not help with.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Reads {
-    /// A majority has promised to elect nobody else for a while.
+    /// A majority has promised to elect no other leader for a while.
     #[default]
     LeaderLease,
-    /// It asks a majority for each read, or batch of reads (ReadIndex): slower, and no clock
-    /// counts.
+    /// The leader asks a majority for each read, or batch of reads (ReadIndex): slower, but
+    /// independent of clocks.
     ReadIndex,
-    /// Raft without the switch's help: followers answer reads of key groups without a write under
-    /// way, by leases. A write waits for all that hold one, so one that dies delays writes by up to
-    /// a lease (9/8 of it if it still asks), and one that always lags by a little, less than an
-    /// eighth of a lease, delays each by that.
+    /// Raft without the switch's help: by leases, followers answer reads of key groups without a
+    /// pending write. A write waits for all holders of such a lease: a holder that dies delays
+    /// writes by up to a lease (9/8 of it if it still requests leases), and one that always lags by
+    /// less than an eighth of a lease delays each write by that time.
     FollowerLease,
     /// Raft without the switch's help: any replica asks a majority where their logs end, and
-    /// answers when all up to there is executed (quorum reads). No clock counts.
+    /// answers once it has executed its log up to there (quorum reads). Independent of clocks.
     Quorum,
 }
 
 impl Reads {
-    /// Whether nothing else was said.
+    /// Whether it is the default.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Reads::default()
     }
 
-    /// As replicas take it.
+    /// The setting in the terms of replicas.
     #[must_use]
     pub fn of_leader(self) -> SlowReads {
         match self {
@@ -133,8 +135,9 @@ impl Reads {
         }
     }
 
-    /// What is wrong with it for replicas of `protocol` that the switch helps by `accel`. The
-    /// default is wrong only where somebody said it: [`crate::rack::Rack::check_said_reads`].
+    /// The reason why it does not fit replicas of `protocol` that the switch helps by `accel`, if
+    /// there is one. The default is wrong only if it was given: see
+    /// [`crate::rack::Rack::check_said_reads`].
     #[must_use]
     pub fn misfit(self, protocol: Protocol, accel: Accel) -> Option<Misfit> {
         let is_alone = protocol == Protocol::Raft && accel == Accel::None;
@@ -152,7 +155,7 @@ impl Reads {
         }
     }
 
-    /// What is wrong with the default where it is said, and no group has a leader.
+    /// The mistake of giving the default although no group has a leader.
     pub const LEADERLESS: Misfit =
         Reads::of_a_leader("reads = \"leader-lease\" is for protocols with a leader");
 
@@ -166,7 +169,7 @@ impl Reads {
         Misfit { why, keys, flags: "--protocol raft --accel none" }
     }
 
-    /// Whether clients choose who answers a read.
+    /// Whether clients choose the replica that answers a read.
     #[must_use]
     pub fn are_chosen(self) -> bool {
         match self {
@@ -176,24 +179,24 @@ impl Reads {
     }
 }
 
-/// Whether the switch helps, and how.
+/// How the switch helps the protocol.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Accel {
-    /// The switch tracks writes in flight; every replica serves reads of all other objects.
+    /// The switch tracks pending writes; every replica serves reads of all other objects.
     #[default]
     Harmonia,
-    /// FLAIR, under VR and Raft: the switch tracks which groups of keys are stable; followers
-    /// that hold them serve their reads, and their replies are checked on the way back.
+    /// FLAIR, for VR and Raft: the switch tracks which groups of keys are stable. Followers that
+    /// have a stable group serve its reads, and the switch checks their replies on the way back.
     Flair,
-    /// The switch only forwards; one replica serves all reads (in CRAQ, all of them).
+    /// The switch only forwards; one replica serves all reads (in CRAQ, all replicas do).
     None,
 }
 
 impl Accel {
-    /// As it is written.
+    /// The name in the rack file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -203,10 +206,10 @@ impl Accel {
         }
     }
 
-    /// All there are, none first.
+    /// All kinds of help, `None` first.
     const ALL: [Accel; 3] = [Accel::None, Accel::Harmonia, Accel::Flair];
 
-    /// Those that serve replicas of `protocol`, none first.
+    /// The kinds of help for replicas of `protocol`, `None` first.
     pub fn serving(protocol: Protocol) -> impl Iterator<Item = Accel> {
         let helps = move |accel: &Accel| {
             let program = accel.program(protocol);
@@ -217,7 +220,7 @@ impl Accel {
         Accel::ALL.into_iter().filter(helps)
     }
 
-    /// What the switch runs for replicas of `protocol`.
+    /// The switch program for replicas of `protocol`.
     #[must_use]
     pub fn program(self, protocol: Protocol) -> Program {
         match self {
@@ -226,14 +229,14 @@ impl Accel {
         }
     }
 
-    /// Whether the switch keeps what it knows by groups of keys.
+    /// Whether the switch tracks groups of keys.
     #[must_use]
     pub fn has_key_groups(self) -> bool {
         self == Accel::Flair
     }
 
-    /// What is wrong with this help for replicas of `protocol`, if it is known without the switch's
-    /// programs.
+    /// The reason why this help does not fit replicas of `protocol`, as far as it is known without
+    /// the switch's programs.
     #[must_use]
     pub fn misfit(self, protocol: Protocol) -> Option<Misfit> {
         let is_wrong = protocol == Protocol::Craq && self == Accel::Harmonia;
@@ -244,7 +247,7 @@ impl Accel {
         })
     }
 
-    /// Whose help a program is.
+    /// The kind of help that a program gives.
     #[must_use]
     pub fn of(program: Program) -> Accel {
         if program.checks_replies() {
@@ -257,7 +260,7 @@ impl Accel {
     }
 }
 
-/// Where replicas keep the data.
+/// Where replicas keep their data.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
 )]
@@ -271,7 +274,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// As it is written.
+    /// The name in the rack file.
     #[must_use]
     pub fn name(self) -> &'static str {
         EngineKind::from(self).name()
@@ -296,18 +299,18 @@ impl From<EngineKind> for Engine {
     }
 }
 
-/// What survives a power cut of all replicas.
+/// Which writes survive a power cut of all replicas.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Durability {
-    /// Nothing: the data is in memory.
+    /// None: the data is in memory.
     None,
-    /// What was acknowledged: it is synced to disk before.
+    /// All acknowledged writes: they are synced to disk before the acknowledgement.
     #[default]
     Fsync,
-    /// What was acknowledged, but for the last second: the disk is synced each second.
+    /// All acknowledged writes except those of the last second: the disk is synced every second.
     Interval,
 }
 
@@ -315,11 +318,12 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Table {
-    /// Stages of the hash table.
+    /// The number of stages of the hash table.
     pub stages: u8,
-    /// Slots in each stage, a power of two.
+    /// The number of slots in each stage, a power of two.
     pub slots: u32,
-    /// Width of the sequence counter; fewer than 32 bits are for seeing a switch id run out.
+    /// The width of the sequence counter, in bits; fewer than 32 are for tests of a switch id that
+    /// is used up.
     pub counter_bits: u8,
 }
 
@@ -331,13 +335,13 @@ impl Default for Table {
 }
 
 impl Table {
-    /// As the switch names it.
+    /// The settings in the switch's terms.
     #[must_use]
     pub fn settings(&self) -> TableSettings {
         TableSettings { layout: self.layout(), ..TableSettings::DEFAULT }
     }
 
-    /// The registers.
+    /// The layout of the registers.
     #[must_use]
     pub fn layout(&self) -> Layout {
         Layout {
@@ -353,18 +357,20 @@ impl Table {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KeyGroups {
-    /// How many, a power of two from 64 to 131,072. With more, a write keeps fewer other keys'
-    /// reads from followers.
+    /// The number of key groups, a power of two from 64 to 131,072. With more groups, a write keeps
+    /// fewer other keys' reads from followers.
     pub groups: u32,
-    /// While a write is pending the leader gets no read that a follower can answer.
+    /// Whether the leader gets no read that a follower can answer while a write is pending.
     pub avoid_leader: bool,
-    /// Reads are shared among the replicas by weights, which the leader computes once a second of
-    /// how long the queues of their hosts are: for hosts that are not alike, or do other work too.
+    /// Whether reads are shared among the replicas by weights, which the leader computes every
+    /// second from the lengths of their hosts' queues: for hosts that differ, or do other work,
+    /// too.
     pub load_awareness: bool,
-    /// How old the switch's word in the leader's last heartbeat may be, in ms, from 75 on; after
-    /// that the switch passes nothing. The leader sends a heartbeat each 25 ms.
+    /// The maximum age of the switch's answer in the leader's last heartbeat, in ms, at least 75;
+    /// with an older one the switch forwards nothing. The leader sends a heartbeat every 25 ms.
     pub stepdown_ms: u64,
-    /// How often the switch looks for key groups that a lost write or reply left unstable, in ms.
+    /// The interval at which the switch looks for key groups that a lost write or reply left
+    /// unstable, in ms.
     pub repair_ms: u64,
 }
 
@@ -382,13 +388,13 @@ impl Default for KeyGroups {
 }
 
 impl KeyGroups {
-    /// Whether nothing was said.
+    /// Whether all values are the defaults.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == KeyGroups::default()
     }
 
-    /// As the switch takes them.
+    /// The settings in the switch's terms.
     #[must_use]
     pub fn settings(&self) -> KeyGroupSettings {
         KeyGroupSettings {
@@ -401,10 +407,10 @@ impl KeyGroups {
         }
     }
 
-    /// The key that is wrong, and why.
+    /// Checks the values.
     ///
     /// # Errors
-    /// That.
+    /// The key that is wrong, and the reason.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let (least, most) = (1u32 << GROUP_BITS_MIN, 1u32 << GROUP_BITS_MAX);
         if !self.groups.is_power_of_two() || !(least..=most).contains(&self.groups) {
@@ -435,22 +441,22 @@ pub struct ReplicaPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it
-    /// `concord status` cannot ask it.
+    /// The IP address and port at which it serves /metrics, /status and /health. Without it,
+    /// `concord status` cannot query the replica.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
-    /// Redis engine: the directory of its redis-server's socket and log; `replica-<node>` if left
-    /// out.
+    /// Redis engine: the directory for the socket and the log of its redis-server; `replica-<node>`
+    /// if left out.
     pub directory: Option<PathBuf>,
-    /// Where it keeps its data; `data/replica-<node>` if left out. A relative path is below the
-    /// directory that it is started in.
+    /// The directory of its data; `data/replica-<node>` if left out. A relative path is below the
+    /// directory in which the replica is started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_dir: Option<PathBuf>,
-    /// Share of a core that it may use, for benchmarks.
+    /// The share of a core that it may use, for benchmarks.
     pub cpu_share: Option<f64>,
 }
 
-/// A gateway: Redis clients connect to it.
+/// A gateway, to which Redis clients connect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GatewayPlace {
@@ -460,20 +466,20 @@ pub struct GatewayPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it
-    /// `concord status` cannot ask it.
+    /// The IP address and port at which it serves /metrics, /status and /health. Without it,
+    /// `concord status` cannot query the gateway.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
-    /// The group whose data it serves, by its name; the first group of replicas if left out.
+    /// The name of the group whose data it serves; the first group of replicas if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// IP address and port where Redis clients connect; `0.0.0.0` is every address of its host.
+    /// The IP address and port for Redis clients; `0.0.0.0` is every address of its host.
     #[schemars(with = "String")]
     pub listen: SocketAddr,
 }
 
 impl GatewayPlace {
-    /// Where clients on other hosts reach it.
+    /// The address at which clients on other hosts reach it.
     #[must_use]
     pub fn reached(&self) -> SocketAddr {
         reached(self.listen, self.addr)

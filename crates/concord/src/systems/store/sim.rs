@@ -1,4 +1,4 @@
-//! `concord sim` of racks of replicas.
+//! `concord sim` for racks of replicas.
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -45,7 +45,7 @@ pub fn simulate(args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
 fn aim_of(args: &SimArgs) -> Aim {
     let program = args.accel.filter(|accel| *accel == Accel::Flair).map(|_| Program::Flair);
     let with_help = args.accel.map(|accel| accel == Accel::Harmonia);
-    // Of the protocols that it serves, if none is said.
+    // One of the protocols that the program serves, if none is given.
     let vr = program.map(|_| Protocol::Vr);
     let reads = args.reads.map(Reads::of_leader);
     let raft = reads.map(|_| Protocol::Raft);
@@ -53,7 +53,7 @@ fn aim_of(args: &SimArgs) -> Aim {
     Aim { protocol, with_help, program, reads, heavy: args.heavy }
 }
 
-/// The one plan that is to be run, if it is one.
+/// The single plan to run, if there is only one.
 fn plan_of(args: &SimArgs, guards: Guards) -> Result<Option<Plan>, Error> {
     if let Some(seed) = args.seed {
         return Ok(Some(Plan { guards, ..Plan::draw_aimed(seed, aim_of(args)) }));
@@ -87,7 +87,7 @@ fn replay(args: &SimArgs, plan: &Plan) -> Result<ExitCode, Error> {
     Ok(verdict(outcome.violation.as_deref()))
 }
 
-/// A plan in a line.
+/// The description of a plan in a line.
 fn summary(plan: &Plan) -> String {
     let system = match Accel::of(plan.program) {
         Accel::Harmonia => "harmonia",
@@ -153,7 +153,7 @@ fn print_report(report: &SwarmReport) {
     );
 }
 
-/// Makes the failing plan small, writes it down, and says how to replay it.
+/// Makes the failing plan small, writes it to a file, and prints how to replay it.
 fn report_failure(args: &SimArgs, found: &Found) -> Result<(), Error> {
     let seed = found.plan.seed;
     println!("\nVIOLATION in {}\n{}", summary(&found.plan), found.violation);

@@ -1,4 +1,4 @@
-//! `concord voters`: which members of a Raft group vote, and a change of that
+//! `concord voters`: the members of a Raft group that are voters, and a change of these
 //! (docs/internals/raft.md, Who votes).
 
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
@@ -14,13 +14,13 @@ use crate::cli::VotersArgs;
 use crate::rack::{Group, Kind, Rack, in_file};
 use crate::status::print;
 
-/// How often all replicas are asked.
+/// The interval at which all replicas are asked.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// `concord voters`.
 ///
 /// # Errors
-/// One line for a person: what is wrong with the change, or why it was not made in time.
+/// One line for a person: the mistake in the change, or why it was not made in time.
 pub fn voters(args: &VotersArgs) -> Result<(), Error> {
     let rack = Rack::read(&args.config)?;
     let groups = rack.groups()?;
@@ -51,8 +51,8 @@ pub fn voters(args: &VotersArgs) -> Result<(), Error> {
     print(&shown(&told))
 }
 
-/// What is wrong with a member of a group that the rack file leaves out. Nothing, if it is a member
-/// of a Raft group that does not vote: nobody waits for it.
+/// The problem of a member that the rack file leaves out. `None` for a member of a Raft group that
+/// is no voter: nobody waits for it.
 #[must_use]
 pub fn missing_in_file(group: &Group<'_>, node: u16) -> Option<String> {
     let (name, protocol) = (group.member_name("replica", node), group.protocol.name());
@@ -73,7 +73,7 @@ pub fn missing_in_file(group: &Group<'_>, node: u16) -> Option<String> {
     }
 }
 
-/// Whether the leader says that its vote was taken for good.
+/// Whether the leader says that the member is a non-voter for good.
 fn does_not_vote(group: &Group<'_>, node: u16) -> bool {
     let asked = Asking::new(group).and_then(|mut asking| asking.ask(None));
     let answers = asked.unwrap_or_default();
@@ -82,7 +82,7 @@ fn does_not_vote(group: &Group<'_>, node: u16) -> bool {
     place.is_none_or(|place| told.voters >> place & 1 == 0)
 }
 
-/// The Raft group that is meant.
+/// The Raft group that the arguments select.
 fn chosen<'a, 'r>(groups: &'a [Group<'r>], name: Option<&str>) -> Result<&'a Group<'r>, Error> {
     let is_raft =
         |group: &&Group<'_>| group.kind == Kind::Replicas && group.protocol == Protocol::Raft;
@@ -109,7 +109,7 @@ fn chosen<'a, 'r>(groups: &'a [Group<'r>], name: Option<&str>) -> Result<&'a Gro
 struct Asking<'a> {
     group: &'a Group<'a>,
     socket: UdpSocket,
-    /// Replicas, and where each reaches this process.
+    /// The replicas, and the address at which each reaches this process.
     places: Vec<(SocketAddrV4, Addr)>,
     number: u64,
 }
@@ -127,7 +127,7 @@ impl<'a> Asking<'a> {
         Ok(Asking { group, socket, places, number })
     }
 
-    /// What the replicas answer within an interval.
+    /// The replicas' answers within an interval.
     fn ask(&mut self, change: Option<(u16, bool)>) -> Result<Vec<VotersTold>, Error> {
         self.number += 1;
         let number = self.number;
@@ -135,7 +135,7 @@ impl<'a> Asking<'a> {
         for (to, client) in &self.places {
             Membership::ChangeVoter { client: *client, number, change }.emit(&mut packet);
             header::set_group(&mut packet, self.group.id);
-            // Who is not there does not answer.
+            // A replica that is gone does not answer.
             let _ = self.socket.send_to(&packet, SocketAddr::V4(*to));
         }
         let until = Instant::now() + ASK_INTERVAL;
@@ -156,7 +156,7 @@ impl<'a> Asking<'a> {
     }
 }
 
-/// Where `to` reaches this process, at `port`.
+/// The address at which `to` reaches this process, at `port`.
 fn own_addr(to: SocketAddrV4, port: u16) -> std::io::Result<Addr> {
     let probe = UdpSocket::bind("0.0.0.0:0")?;
     probe.connect(to)?;
@@ -166,13 +166,13 @@ fn own_addr(to: SocketAddrV4, port: u16) -> std::io::Result<Addr> {
     }
 }
 
-/// Who leads, with the latest configuration among those who say that they do.
+/// The answer of the leader; the one with the latest configuration, if several claim to lead.
 fn leader(answers: &[VotersTold]) -> Option<&VotersTold> {
     let leads = |told: &&VotersTold| told.outcome != VoterOutcome::NotLeader;
     answers.iter().filter(leads).max_by_key(|told| told.is_committed)
 }
 
-/// What the answers say in the end; `None`: asking again may help.
+/// The result according to the answers; `None` if asking again may help.
 fn settled(
     answers: &[VotersTold],
     change: Option<(u16, bool)>,
@@ -189,7 +189,7 @@ fn settled(
     }
 }
 
-/// Why asking did not help.
+/// The reason why asking did not help.
 fn why_not(answers: &[VotersTold]) -> &'static str {
     match leader(answers).map(|told| told.outcome) {
         None if answers.is_empty() => "no replica answers",
