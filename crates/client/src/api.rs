@@ -274,49 +274,51 @@ counters! {
         reads,
         /// Writes submitted.
         writes,
-        /// Requests not taken: too many unanswered.
+        /// Requests not accepted because too many were unanswered.
         full,
-        /// Requests not taken: the command is too large.
+        /// Requests not accepted because their command was too large.
         too_large,
         /// Reads answered.
         read_replies,
         /// Writes answered.
         write_replies,
-        /// Reads answered by one replica alone, on the switch's word.
+        /// Reads answered by a single replica (fast path).
         fast_reads,
-        /// Reads that no reply came to before the deadline.
+        /// Reads without a reply before their deadline.
         read_timeouts,
-        /// Writes that were surely not executed before the deadline.
+        /// Writes that were certainly not executed before their deadline.
         writes_not_executed,
-        /// Writes of unknown outcome.
+        /// Writes of unknown outcome: no reply before their deadline.
         writes_unknown,
         /// Requests refused as malformed.
         refused_malformed,
-        /// Replies refused: above the largest.
+        /// Replies refused because they were above the maximum size.
         replies_too_large,
         /// Reads sent again after a time-out.
         read_retries,
         /// Writes sent again after a time-out.
         write_retries,
-        /// Writes refused because the write before was lost or late.
+        /// Writes refused because an earlier write of the session was lost or late; they are sent
+        /// again.
         order_refused,
-        /// Writes sent again after such a refusal, their predecessors included.
+        /// Writes sent again after such a refusal, the earlier ones included.
         order_retries,
-        /// Writes held until their predecessor was sent.
+        /// Writes held back until an earlier write of the session was sent.
         held,
-        /// Writes refused because their staged body was gone.
+        /// Writes refused because their staged body was not at the replica any more.
         body_missing,
-        /// Writes refused as too far above the lowest unanswered one.
+        /// Writes refused because their number was too far above that of the lowest unanswered one.
         window_refused,
-        /// Words of replicas that they work on one operation.
+        /// Messages from replicas that they are working on a long operation.
         heard_working,
-        /// Reads that ended since replicas work on one operation.
+        /// Reads that ended with an error because replicas were working on a long operation.
         reads_busy,
-        /// Requests for which the switch had no room (NOPaxos, trap T23), or a replica (trap T17).
+        /// Requests refused for want of room at the switch (NOPaxos, trap T23) or at a replica
+        /// (trap T17); they are sent again.
         busy,
-        /// Large writes that waited for their turn.
+        /// Large writes that waited for earlier ones.
         large_waited,
-        /// Long replies that waited for their turn, or for their bytes to be granted.
+        /// Long replies that waited for earlier ones, or for memory.
         replies_waited,
         /// Unanswered writes refused as old duplicates; must stay 0.
         stale_refused,
@@ -328,31 +330,33 @@ counters! {
         registers,
         /// Sessions registered.
         sessions,
-        /// Sessions that the replicas no longer knew.
+        /// Sessions that the replicas had evicted.
         sessions_expired,
-        /// Packets that touched an idle session.
+        /// Keepalives sent for idle sessions.
         keepalives,
         /// Fragments of bodies sent.
         fragments_sent,
         /// Fragments of bodies sent again.
         fragments_resent,
-        /// Packets that pulled fragments of long replies.
+        /// Requests for further fragments of long replies.
         pulls,
-        /// Packets that pulled lost fragments again.
+        /// Repeated requests for lost fragments of long replies.
         pulls_again,
-        /// Long replies that were gone, or their responder silent: asked again from the start.
+        /// Long replies that their replica no longer had, or whose replica was silent; the read was
+        /// sent again.
         replies_gone,
-        /// Fragments of another responder, version or length than the one in assembly; dropped.
+        /// Fragments dropped because they belong to another replica, version or length than the
+        /// reply in assembly.
         fragments_mixed,
-        /// Replies to what was answered or abandoned before; dropped.
+        /// Replies dropped because their request was answered or abandoned before.
         late,
-        /// Replies to another session; dropped.
+        /// Replies dropped because they belong to another session.
         foreign,
-        /// Notifications of writes to objects for which a command waits.
+        /// Notifications of writes to objects for which a blocked command waits.
         pushes,
-        /// Packets of an operation or status that makes no sense here; dropped.
+        /// Packets dropped because their operation or status is not for a client.
         unexpected,
-        /// Packets that could not be parsed; dropped.
+        /// Packets dropped because they are malformed.
         malformed,
     }
 }

@@ -112,47 +112,50 @@ impl ControllerConfig {
 counters! {
     /// The counters of the controller.
     pub struct ControllerCounters {
-        /// Configurations put in force.
+        /// Configurations that came into force. A rise without maintenance means that members or
+        /// switches fail.
         epochs,
         /// Replicas removed because they were silent.
         removed_silent,
-        /// Replicas removed because they restarted.
+        /// Replicas removed because they had restarted without their data.
         removed_restarted,
-        /// Replicas removed because they asked for it.
+        /// Replicas removed because they asked to leave.
         removed_leaving,
-        /// Replicas removed because they and another member did not hear each other.
+        /// Replicas removed because they and another member could not hear each other.
         removed_cut,
-        /// Times that no node was heard for so long that the controller must have been cut off.
+        /// Times that no node was heard for so long that the controller itself must have been cut
+        /// off.
         deaf,
-        /// Packets of another rack's nodes, ignored.
+        /// Packets ignored because they came from another rack.
         foreign,
-        /// Packets of a group that the rack file does not have, dropped.
+        /// Packets dropped because the rack file does not have their group.
         unknown_group,
-        /// Keepalives ignored because they arrived after newer ones.
+        /// Keepalives ignored because newer ones had arrived before.
         stale,
-        /// Replicas that restarted with everything on disk, and kept their places.
+        /// Replicas that restarted with all of their data on disk, and kept their places.
         returned,
-        /// Replicas admitted in order to copy the state.
+        /// Replicas admitted to copy the state.
         admitted,
-        /// Replicas made members after they had copied the state.
+        /// Replicas that became members after they had copied the state.
         promoted,
-        /// Joining replicas given up because they were silent, restarted or asked for it.
+        /// Joining replicas removed because they were silent, had restarted, or asked to leave.
         joining_removed,
         /// Switch ids granted.
         switch_ids_granted,
         /// Standby switches that took over from a silent one.
         standbys_taken,
-        /// States refused because another controller was faster (trap T3).
+        /// States not stored because another controller had stored one before (trap T3).
         superseded,
-        /// States that the disk did not store; they are decided anew.
+        /// States that could not be written to disk; they are decided anew.
         not_stored,
-        /// Digests of replicas' states that were compared with those of other replicas.
+        /// Digests of replicas' states compared with those of other replicas.
         digests_compared,
-        /// Digests among them that were not equal: a replica holds other data than others.
+        /// Compared digests that differed: a replica's data differs from that of others. Must stay
+        /// 0.
         digests_unequal,
-        /// Malformed datagrams dropped.
+        /// Datagrams dropped because they are malformed.
         malformed,
-        /// Packets of no use here dropped.
+        /// Packets dropped because their kind is not for the controller.
         unexpected,
     }
 }

@@ -8,96 +8,100 @@ use crate::sessions::Verdict;
 counters! {
     /// The counters of a replica.
     pub struct ReplicaCounters {
-        /// Reads answered alone on the switch's word (fast path).
+        /// Reads that this replica answered alone (fast path).
         reads_fast,
-        /// Reads answered by the normal protocol.
+        /// Reads that this replica answered by the normal protocol.
         reads_slow,
-        /// Fast reads refused because a newer write was applied here.
+        /// Fast reads refused because a newer write of their object was executed here; the normal
+        /// protocol answers them.
         refused_newer,
-        /// Fast reads refused because no lease was held.
+        /// Fast reads refused because this replica held no lease; the normal protocol answers them.
         refused_lease,
-        /// Reads that a follower passed to its leader, since a write of their key group was in its
+        /// Reads that a follower passed to its leader because a write of their key group was in its
         /// log and not executed (follower leases).
         refused_revoked,
-        /// Fast reads refused because they came from another switch than the active one.
+        /// Fast reads refused because they came from a switch that is not the active one.
         refused_switch,
-        /// Reads of the normal protocol passed on because another member answers them.
+        /// Reads of the normal protocol passed on to the member that answers them.
         reads_misrouted,
-        /// Reads dropped because this replica may not answer at the moment.
+        /// Reads dropped because this replica may not answer now, for example without a lease or
+        /// before its epoch is open.
         reads_dropped,
         /// Reads dropped because the engine is still executing the same request, or because too
         /// many wait for it.
         reads_queued,
         /// Writes dropped because too many operations wait for the engine.
         writes_queued,
-        /// Times that the engine was given up because it answered nothing for too long.
+        /// Times that the storage engine was given up because it did not answer for too long.
         engines_silent,
-        /// Requests whose clients were told that an engine is at work.
+        /// Requests whose clients were told that the storage engine is working on a long operation.
         put_off,
-        /// Reads that waited until a write was committed (primary).
+        /// Reads that waited until a pending write of their object was committed (primary).
         reads_waited,
-        /// Reads answered alone, since no write of their object was in flight (CRAQ).
+        /// Reads answered alone because no write of their object was pending (CRAQ).
         reads_clean,
-        /// Reads of objects with a write in flight (CRAQ): the tail was asked.
+        /// Reads of objects with a pending write, for which the tail was asked (CRAQ).
         reads_dirty,
         /// Version queries sent to the tail (CRAQ); one covers all reads of a batch.
         version_queries,
         /// Version queries answered by this replica as the tail (CRAQ).
         version_answers,
-        /// Version queries and answers dropped: another epoch, no lease, not the tail (CRAQ).
+        /// Version queries and answers dropped because of another epoch, a missing lease, or
+        /// because this replica is not the tail (CRAQ).
         version_refused,
-        /// Writes ordered (head or primary).
+        /// Writes that this replica ordered, as head, primary or leader.
         writes_ordered,
-        /// Records applied.
+        /// Records executed.
         records_applied,
-        /// Digests of parts of the state, made for the comparison of replicas.
+        /// Digests of parts of the state, computed to compare replicas.
         digests_made,
-        /// Writes dropped because a newer number was seen before.
+        /// Writes dropped because a write with a higher sequence number arrived before.
         writes_out_of_order,
-        /// Writes dropped because they come from another switch than the active one.
+        /// Writes dropped because they came from a switch that is not the active one.
         writes_other_switch,
-        /// Writes dropped because this replica does not order.
+        /// Writes dropped because this replica does not order writes.
         writes_not_head,
-        /// Writes dropped because members lag too far behind.
+        /// Writes dropped because members lag too far. A steady rise means that a member is too
+        /// slow.
         writes_log_full,
-        /// Retries answered from the client table.
+        /// Repeated requests answered from the client table.
         duplicates,
-        /// Clients told that an object for which they wait was written.
+        /// Notifications to clients that an object for which they wait was written.
         waiting_told,
         /// Requests refused by the client table.
         refused_requests,
-        /// Sequence numbers that never arrived at the head: writes lost on the way.
+        /// Sequence numbers that did not arrive at the head: writes lost on the way from the
+        /// switch.
         seq_gaps,
-        /// Link packets sent again to a neighbour: gaps that were fetched.
+        /// Link packets sent again to a neighbour that lacked them.
         link_resent,
-        /// Link packets that came out of order and were held.
+        /// Link packets that arrived out of order and were held.
         link_held,
-        /// Link packets dropped: another epoch, a duplicate, or no room.
+        /// Link packets dropped because of another epoch, as duplicates, or for want of room.
         link_dropped,
-        /// Body fragments staged.
+        /// Fragments of large writes staged.
         fragments_staged,
-        /// Body fragments refused.
+        /// Fragments of large writes refused.
         fragments_refused,
-        /// Body fragments refused for now: other bodies had all the room.
+        /// Fragments of large writes refused for now, because other writes used all the room.
         bodies_without_room,
-        /// Writes whose staged body was not there.
+        /// Large writes whose staged body was not there.
         bodies_missing,
-        /// Reply fragments sent on request.
+        /// Fragments of long replies sent on request.
         fragments_pulled,
-        /// Requests for fragments of a reply that is gone.
+        /// Requests for fragments of a reply that this replica no longer has.
         fragments_gone,
-        /// Long read replies refused for now: others had all the room.
+        /// Long replies refused for now, because others used all the room.
         replies_without_room,
-        /// Deletes of expired keys sent to the switch to be numbered.
+        /// Deletions of expired keys sent to the switch to get a sequence number.
         expiries_sent,
-        /// Epochs opened.
+        /// Epochs that this replica opened.
         epochs_opened,
         /// Records fetched from a member with a longer log.
         records_fetched,
-        /// Fragments of records sent to a head that lacks the records.
+        /// Fragments of records sent to a head that lacked the records.
         fragments_fetched,
-        /// Reads dropped because the log that was agreed when the epoch opened is not executed here
-        /// yet.
+        /// Reads dropped because this replica has not executed the log with which its epoch began.
         reads_not_whole,
         /// Copies of another member's state begun.
         copies_begun,
@@ -106,27 +110,27 @@ counters! {
         copies_resumed,
         /// Copies completed.
         copies_whole,
-        /// Copies begun anew because of a write to objects of which only some were copied.
+        /// Copies begun anew because a write accessed objects of which only some had been copied.
         copies_entangled,
-        /// Times that the replica left because a sync of its disk took too long.
+        /// Times that this replica left its group because a sync of its disk took too long.
         disks_silent,
-        /// Times that keys were copied early, for a write whose effect on one key depends on
+        /// Times that keys were copied early because the effect of a write on one key depends on
         /// others.
         keys_copied_early,
-        /// Chunks of objects installed.
+        /// Chunks of objects installed from a copy.
         chunks_installed,
-        /// Parts of the state taken for joining replicas.
+        /// Parts of the state sent to joining replicas.
         parts_copied,
-        /// Snapshots of this replica's state given up because a part was too long to be read again;
-        /// the log grows instead.
+        /// Snapshots of this replica's state abandoned because a part was too long to be read
+        /// again; the log grows instead.
         snapshots_refused,
-        /// Joining replicas that fell too far behind and were told to begin anew.
+        /// Joining replicas that fell too far behind and were told to copy anew.
         feeds_dropped,
-        /// Members told that their log does not match this one, or is too short.
+        /// Members told that their log does not match this one (log mismatch), or is too short.
         members_apart,
-        /// Malformed datagrams dropped.
+        /// Datagrams dropped because they are malformed.
         malformed,
-        /// Packets of no use here dropped.
+        /// Packets dropped because their kind or operation is not for a replica.
         unexpected,
     }
 }

@@ -45,7 +45,7 @@ counters! {
     pub struct SendCounters {
         /// Messages sent.
         messages_sent,
-        /// System calls that sent them: trains and single messages.
+        /// System calls that sent messages: batches (GSO) and single messages.
         trains_sent,
         /// Bytes sent, padding included.
         bytes_sent,
@@ -63,7 +63,7 @@ counters! {
     pub struct ReceiveCounters {
         /// Messages received.
         messages_received,
-        /// Trains and single messages received.
+        /// Batches (GRO) and single messages received.
         trains_received,
         /// Bytes received, padding included.
         bytes_received,

@@ -135,37 +135,38 @@ concord_core::counters! {
         submissions,
         /// Submissions that were not answered in time.
         submissions_unanswered,
-        /// Answers that belong to no submission that waits for one.
+        /// Answers that arrived after their submission had been answered or given up.
         answers_late,
-        /// Answers of a switch whose time is over.
+        /// Answers by a switch that is no longer active.
         answers_other_switch,
-        /// Tasks that the queue had no room for, each time.
+        /// Tasks refused because the switch's queue was full, counted each time; they are submitted
+        /// again.
         tasks_refused,
-        /// Tasks submitted again because nobody said that it runs them.
+        /// Tasks submitted again because no worker reported that it runs them.
         tasks_unheard,
-        /// Tasks submitted again because the switch was another one.
+        /// Tasks submitted again because another switch became active.
         tasks_forgotten,
-        /// Tasks that waited long enough for the node near which they were to run.
+        /// Tasks that gave up waiting for the node near which they preferred to run.
         tasks_moved,
-        /// Tasks whose worker went silent while it ran them.
+        /// Runs whose worker went silent: their leases expired.
         leases_over,
-        /// Tasks that are not tried again, since two workers went silent while they ran them.
+        /// Tasks given up because two workers went silent while they ran them.
         suspects_given_up,
-        /// Tasks that failed, each time.
+        /// Runs that failed.
         failures,
-        /// Runs that were stopped because another one goes on or the task is over.
+        /// Runs cancelled because another run of the task continues, or the task is over.
         runs_cancelled,
-        /// Runs that were not begun, and given back.
+        /// Tasks that workers gave back without beginning them.
         runs_returned,
-        /// Results of tasks that were over.
+        /// Results that arrived after their task was over.
         results_late,
         /// Fragments of bodies and parameters sent.
         fragments,
-        /// Fragments of long outputs that came.
+        /// Fragments of long outputs received.
         output_fragments,
-        /// Tasks that were over, each once.
+        /// Tasks that are over, each counted once.
         outcomes,
-        /// Packets that are malformed or no owner's.
+        /// Packets dropped because they are malformed, or not for an owner.
         unexpected,
     }
 }

@@ -179,44 +179,44 @@ concord_core::counters! {
         requests,
         /// Requests that were not answered in time.
         requests_unanswered,
-        /// Runs begun.
+        /// Runs that began.
         started,
-        /// Runs that ended as they should.
+        /// Runs that succeeded.
         done,
         /// Runs that failed.
         failed,
-        /// Runs killed because they took longer than they may.
+        /// Runs killed because they exceeded their time limit.
         timed_out,
-        /// Runs killed because their lease was over.
+        /// Runs killed because their lease had expired: their owner was not heard of.
         leases_over,
-        /// Runs killed because their owner said so.
+        /// Runs killed because their owner cancelled them.
         cancelled,
         /// Claims that their owner refused.
         claims_refused,
         /// Claims that were not answered in time.
         claims_unanswered,
-        /// Tasks given back: no executor was free.
+        /// Tasks given back because no executor was free.
         returned,
-        /// Tasks given back: they need a class that it is not of.
+        /// Tasks given back because they need a class that this worker does not have.
         returned_class,
-        /// Tasks that came while all executors ran one.
+        /// Tasks that arrived while all executors ran one (prefetch).
         prefetched,
-        /// Assignments of a switch whose time is over, refused.
+        /// Assignments refused because their switch is no longer active.
         assignments_other_switch,
-        /// Assignments that came twice, or for another process.
+        /// Assignments dropped as duplicates, or because they are for an earlier process.
         assignments_stale,
-        /// Assignments of attempts that were begun before, refused.
+        /// Assignments refused because their attempt had begun before.
         assignments_repeated,
-        /// Tasks without their owner's tag, dropped: made without the rack's key, or changed on the
-        /// way.
+        /// Tasks dropped because their tag is wrong: they were made without the rack's key, or
+        /// changed on the way. A rise may be an attack.
         tags_wrong,
-        /// Fragments of bodies and parameters that came.
+        /// Fragments of bodies and parameters received.
         fragments,
         /// Fragments of long outputs sent.
         output_fragments,
-        /// Results that nobody acknowledged.
+        /// Results given up because their owner did not acknowledge them.
         reports_given_up,
-        /// Packets that are malformed or no worker's.
+        /// Packets dropped because they are malformed, or not for a worker.
         unexpected,
     }
 }

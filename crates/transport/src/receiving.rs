@@ -19,35 +19,36 @@ use crate::sending::to;
 use crate::settings::{HostSettings, WINDOW};
 
 concord_core::counters! {
-    /// What the receiving half counted.
+    /// Counts of a host as a receiver of messages.
     pub struct ReceiverCounters {
-        /// Requests that were new.
+        /// New requests for a slot.
         requests,
-        /// Requests that came again.
+        /// Repeated requests.
         requests_repeated,
-        /// Requests of messages or incarnations that are over.
+        /// Requests ignored because their message or their sender's incarnation is over.
         requests_stale,
-        /// Requests that came while this host waited for what it forgot.
+        /// Requests ignored because this host has restarted, and waits until the reservations that
+        /// it forgot have expired.
         requests_early,
-        /// Grants: `rsvp` packets.
+        /// Slots granted: `rsvp` packets sent.
         granted,
-        /// Grants of a further slot to a message that has one.
+        /// Further slots granted to a message that had one.
         granted_extra,
-        /// Grants that a switch or the sender rejected.
+        /// Grants rejected by a switch or by the sender.
         grants_rejected,
-        /// Grants that were not closed in their time.
+        /// Grants that expired before they were closed.
         grants_expired,
-        /// What closes a grant, again or late.
+        /// Packets that would close a grant that is closed already.
         closed_again,
-        /// Data packets of messages.
+        /// Data packets received for messages in progress.
         data_received,
-        /// Data packets of messages that are not arriving.
+        /// Data packets dropped because their message is not in progress.
         data_stale,
-        /// Data packets that a switch found without a reservation.
+        /// Data packets that a switch forwarded without a reservation (best effort).
         data_best_effort,
-        /// Messages that were delivered.
+        /// Messages delivered.
         delivered,
-        /// Messages that were rejected.
+        /// Messages rejected.
         rejected,
         /// Messages that failed.
         failed,

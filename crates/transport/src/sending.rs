@@ -17,27 +17,27 @@ use crate::outcome::{Completion, Outcome, SubmitError};
 use crate::settings::{HostSettings, OPEN_MAX, WINDOW};
 
 concord_core::counters! {
-    /// What the sending half counted.
+    /// Counts of a host as a sender of messages.
     pub struct SenderCounters {
-        /// Messages that were opened.
+        /// Messages begun.
         opened,
-        /// Requests, repeated ones included.
+        /// Requests sent, repeated ones included.
         requests,
-        /// Slots that reservations opened.
+        /// Slots opened by reservations.
         slots_opened,
-        /// Reservations given back: no slot was free.
+        /// Reservations given back because no slot was free.
         no_slot,
-        /// Reservations given back: their message is over.
+        /// Reservations given back because their message was over.
         over,
-        /// Reservations that came again or late.
+        /// Reservations that arrived repeatedly or late.
         rsvps_repeated,
-        /// Data packets.
+        /// Data packets sent.
         data_sent,
-        /// Slots closed because their reservation's time was over.
+        /// Slots closed because their reservation had expired.
         slots_expired,
-        /// Messages that were delivered.
+        /// Messages delivered.
         completed,
-        /// Messages that were rejected.
+        /// Messages rejected.
         rejected,
         /// Messages that failed.
         failed,

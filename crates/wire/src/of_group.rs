@@ -10,9 +10,9 @@ use crate::GroupId;
 use crate::header::{Kind, at, group, is_of_other_group, kind};
 
 concord_core::counters! {
-    /// The counters of packets that did not reach the machine.
+    /// The counters of packets that were dropped before they reached the machine.
     pub struct OfGroupCounters {
-        /// Packets of another group than the node's, dropped.
+        /// Packets dropped because they belong to another group than this node.
         other_group,
     }
 }

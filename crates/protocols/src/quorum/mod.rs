@@ -85,74 +85,78 @@ const BEAT_NS: Duration = 50 * MS;
 counters! {
     /// The counters of a quorum replica beside [`ReplicaCounters`].
     pub struct QuorumCounters {
-        /// Sessions begun at a switch that checks replies.
+        /// Sessions begun at a switch that checks replies (FLAIR).
         sessions_begun,
-        /// Requests dropped because they are of another session than this view's.
+        /// Requests dropped because they belong to another session than this view's.
         other_session,
-        /// Fast reads refused because this replica has not executed far enough (Harmonia §8.3).
+        /// Fast reads refused because this replica has not executed enough of its log (Harmonia
+        /// §8.3).
         refused_behind,
-        /// Slow reads that waited for the leader's lease, or for the log with which its view began.
+        /// Slow reads that waited for the leader's lease, or until the log with which its view
+        /// began was executed.
         reads_waited_leader,
-        /// Views entered, this replica's status being view-change.
+        /// View changes that this replica took part in. A steady rise means that leaders fail or
+        /// are suspected.
         view_changes,
         /// Views begun by this replica as their leader.
         views_led,
-        /// Views, and elections, that would have begun with a log that lacks what is known to be
-        /// committed: a data directory was put back, or damaged.
+        /// Views and elections refused because they would have begun with a log that lacks
+        /// committed records: a data directory was put back, or damaged. Must stay 0.
         lacked_committed,
-        /// Data directories of this replica that were older than its node's.
+        /// Data directories of this replica that were older than the state of its node: restored
+        /// copies.
         older_directories,
-        /// Times that this replica could not leave its view, since every view number was used: no
-        /// view changes any more, and the group has to be founded anew (`--fresh`).
+        /// Times that this replica could not leave its view because all view numbers are used up:
+        /// no view change is possible any more, and the group has to be founded anew (`--fresh`).
         views_exhausted,
-        /// Views left by this replica as their leader, since it heard no quorum.
+        /// Views that this replica left as their leader because it could not reach a quorum.
         stepped_aside,
-        /// Views left as their leader, because the engine was silent.
+        /// Views that this replica left as their leader because its storage engine did not answer.
         stepped_down,
-        /// Views left as their leader, because the process was told to end.
+        /// Views that this replica left as their leader because its process was told to shut down.
         handed_on,
-        /// Views joined on their leader's word.
+        /// Views that this replica joined at their leader's request.
         views_joined,
-        /// Recoveries begun.
+        /// Recoveries that this replica began.
         recoveries,
-        /// Recoveries done: the log is complete again.
+        /// Recoveries that this replica completed: its log is complete again.
         recovered,
-        /// COMMIT packets sent because no PREPARE carried the commit point.
+        /// COMMIT packets sent because no PREPARE could carry the commit point.
         commits_sent,
-        /// WRITE-COMPLETIONs sent once a quorum had executed.
+        /// WRITE-COMPLETIONs sent after a quorum had executed the write.
         completions_sent,
-        /// Records fetched from a replica with a better log, or from the leader, before a view
+        /// Records fetched from a replica with a more recent log, or from the leader, before a view
         /// began.
         records_transferred,
-        /// Streams requested again.
+        /// Streams of records requested again.
         streams_restarted,
-        /// Times that a replica lacked records that are not kept any more, and had to copy the
+        /// Times that a replica lacked records that are not retained any more, and had to copy the
         /// state.
         too_far_behind,
-        /// Messages dropped because their sender has died since.
+        /// Messages dropped because their sender has restarted since.
         stale_lives,
-        /// Messages dropped because they are of another view or another group.
+        /// Messages dropped because they belong to another view or another group.
         other_view,
-        /// Times that the leader asked whether it still leads, for reads that waited for that
+        /// Rounds in which the leader asked a quorum whether it still leads, for waiting reads
         /// (ReadIndex).
         reads_confirmed,
-        /// Rounds that asked all members for the ends of their logs, for waiting reads (quorum
-        /// reads).
+        /// Rounds in which this replica asked the members where their logs end, for waiting reads
+        /// (quorum reads).
         quorum_asked,
-        /// Leases for reads that this replica granted as the leader.
+        /// Read leases that this replica granted as the leader.
         read_leases_granted,
-        /// Leases for reads that this replica did not grant, since writes would have waited for
-        /// their holders.
+        /// Read leases that this replica did not grant because writes would have waited for their
+        /// holders.
         read_leases_refused,
         /// Raft: changes of voters that this replica logged as the leader.
         voters_changed,
-        /// Raft: terms left as their leader because it does not vote any more.
+        /// Raft: terms that this replica left as their leader because it is no voter any more.
         voted_out,
-        /// NOPaxos: questions for a write that was missed at the leader.
+        /// NOPaxos: requests to the leader for a write that this replica missed.
         gaps_asked,
-        /// NOPaxos: writes sent to a leader that missed them.
+        /// NOPaxos: writes sent to a leader that had missed them.
         gaps_filled,
-        /// NOPaxos: views begun because a write was missed by all.
+        /// NOPaxos: views begun because all replicas missed a write.
         gaps_agreed,
     }
 }
