@@ -180,17 +180,17 @@ Examples:
   concord up                                      three replicas, redis-cli -p 7379
   concord up --replicas 5 --protocol primary-backup
   concord up --accel none                         chain replication without the switch's help
-  concord up --protocol craq --accel none         CRAQ: reads at every replica without it
+  concord up --protocol craq --accel none         CRAQ: reads at every replica, without the switch's help
   concord up --gateways 2
   concord up --fault-drop 10000                   the switch loses 1% of the packets
-  concord up --durability interval                on disk each second: a power cut may take the last one
+  concord up --durability interval                synced every second: a power cut may lose the last one
   concord up --durability none                    nothing is on disk: for caches and benchmarks
   concord up --system falcon --standbys 1         workers for tasks: concord submit
   concord up --system netcraq --switches 4        keys and locks in a chain of switches: concord coord
   concord up --system concordia --nodes 4         a shared memory: redis-cli -p 7390 to 7393
   concord up --config my-rack.toml
 
-The data is kept in data/ below the run directory: concord up serves it again.")]
+The data is in data/ below the run directory; the next concord up serves it again.")]
 pub struct UpArgs {
     /// The rack file; flags override its values
     #[arg(long, value_name = "FILE.toml")]
@@ -368,8 +368,8 @@ pub enum LogCommand {
 Example:
   concord log inspect run/data/replica-1
 
-Ends with 1, and a line that names the file and the offset, where something is damaged or missing before the
-end. Nothing is changed, and a replica may be writing there.")]
+Ends with 1, and a line with the file and the offset, if something before the end is damaged or missing.
+Nothing is changed, and a replica may be running with the directory.")]
     Inspect {
         /// The data directory
         directory: PathBuf,
@@ -383,10 +383,10 @@ Examples:
   concord backup backups/monday
   concord backup --config rack.toml --group sessions backups/sessions
   concord backup --data-dir data/replica-2 backups/rest      of a replica that is down
-  concord backup --verify backups/monday                     ends with 1 if anything of it is missing or damaged
+  concord backup --verify backups/monday                     ends with 1 if a part is missing or damaged
 
-It has all that was acknowledged before it was started, as of one position of the log. Run it where a member
-of the group keeps its data. docs/operate/operations.md has more.")]
+A backup has all writes acknowledged before it was started, and is consistent: it ends at one position of the
+log. Run it on the machine of a member of the group. docs/operate/operations.md has more.")]
 pub struct BackupArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
@@ -414,8 +414,8 @@ Examples:
   concord restore backups/monday --config rack.toml                       of all replicas, on this machine
   concord restore backups/monday --node 2 --data-dir data/replica-2       of one, on its machine
 
-All replicas begin with the same backup, and the controller without a state file. It is a new rack: what was
-acknowledged after the backup is not in it, and no session of before goes on.")]
+All replicas begin with the same backup, and the controller without a state file. It is a new rack: writes
+acknowledged after the backup are not in it, and earlier sessions end.")]
 pub struct RestoreArgs {
     /// The directory that `concord backup` wrote
     #[arg(value_name = "BACKUP")]
@@ -486,14 +486,14 @@ pub struct SwitchArgs {
 /// `concord controller`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-A controller whose state file was lost, or is not the newest, decides nothing and says so. Then:
+A controller whose state file was lost, or is not the newest, decides nothing and reports that. Then:
   concord controller --config rack.toml --recover            every member of the newest epoch is alive
   concord controller --config rack.toml --recover --gone 2   replica 2, a member, is gone for good
   concord controller --config rack.toml --recover --gone sessions:2    of several groups
 
-It listens for twice failure_ms and goes on with the members of the newest epoch that any replica has
-heard of, above all numbers that were used. Where no member with all the data is left it goes on with
-the newest data that is; it says what is lost.")]
+It listens for twice failure_ms, and continues with the members of the newest epoch that any replica has
+heard of, with numbers above all that were used. If no member with all the data is left, it continues
+with the newest data that is, and reports what is lost.")]
 pub struct ControllerArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml")]
@@ -524,8 +524,8 @@ Examples:
   concord status
   concord status --json | jq .fast_read_share
 
-Ends with 0 if every role answers, every replica is a member and the controller has no PROBLEM, else
-with 1. docs/operate/operations.md lists the keys of the JSON.")]
+Ends with 0 if every role answers, every replica is a member and the controller has no PROBLEM;
+otherwise with 1. docs/operate/operations.md lists the keys of the JSON.")]
 pub struct StatusArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
@@ -545,7 +545,7 @@ Example, in a rolling restart:
   systemctl restart concord-replica && concord wait && echo next
 
 Ends with 0 once every role answers and does its work, every replica is a member and the controller has
-no PROBLEM; with 1 and one line that says what is wrong when the time is over.")]
+no PROBLEM; with 1 and one line with the remaining problems when the time is over.")]
 pub struct WaitArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
@@ -560,12 +560,12 @@ pub struct WaitArgs {
 #[command(after_help = "\
 Examples:
   concord voters                  who votes, and who leads
-  concord voters --remove 3       before replica 3 is taken away for long, or where it is lost for good
+  concord voters --remove 3       before replica 3 is gone for long, or if it is lost for good
   concord voters --add 3          once it is back
 
-A member that does not vote follows the log, but is in no majority, and answers no reads. One voter is
-changed at a time. Ends with 0 once the change is committed; with 1 and one line if it is refused, or is
-not committed when the time is over (it may be later).")]
+A non-voter follows the log, but counts in no majority, and answers no reads. One voter is changed at a
+time. Ends with 0 once the change is committed; with 1 and one line if it is refused, or not committed
+when the time is over (it may be committed later).")]
 pub struct VotersArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]

@@ -26,8 +26,8 @@ Examples:
   concord fuzz --protocol vr --seeds 20000 --first-seed 1
   concord fuzz --protocol vr --seed 0x2a         replay one, and make it small if it fails
 
-The same seed gives the same run on every machine and in every build. The exit status is 0 if nothing
-was wrong, 1 if something was, 2 if it could not run.")]
+The same seed gives the same run on every machine and in every build. The exit status is 0 without
+a violation, 1 with one, 2 if it could not run.")]
 pub struct FuzzArgs {
     /// The replication protocol [default: drawn from the seed]
     #[arg(long, value_name = "NAME", value_parser = parse_protocol)]

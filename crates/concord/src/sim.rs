@@ -35,7 +35,7 @@ Examples:
   concord sim --plan one.toml --trace one.html --pcap one.pcap
 
 The same seed or plan gives the same digest on every machine and in every build. The exit status is
-0 if nothing was wrong, 1 if something was, 2 if it could not run.")]
+0 without a violation, 1 with one, 2 if it could not run.")]
 pub struct SimArgs {
     /// The system whose racks are simulated
     #[arg(long, value_enum, default_value_t)]

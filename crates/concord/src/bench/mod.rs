@@ -44,7 +44,7 @@ Examples:
   concord bench expiry
   concord bench tasks
 
-Figures mean something on a quiet machine only: each row tells its load average.")]
+Measurements mean something only on a quiet machine: each row has its load average.")]
 pub struct BenchArgs {
     /// The benchmark
     #[command(subcommand)]

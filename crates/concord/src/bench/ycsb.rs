@@ -44,10 +44,10 @@ const ETCD_KEYS_MAX: u64 = 10_000;
 #[command(after_help = "\
 Examples:
   concord bench ycsb                                  a rack of its own, redis-server, etcd
-  concord bench ycsb --target 127.0.0.1:7379          what runs there, through RESP
+  concord bench ycsb --target 127.0.0.1:7379          a running server, through RESP
   concord bench ycsb --rate 50000 --workloads A,B     open loop
 
-Latencies are counted from when an operation was due, so that an open loop tells of queues.")]
+Latencies count from the time when an operation was due, so that those of an open loop include queueing.")]
 pub struct YcsbArgs {
     /// A Redis endpoint to measure, instead of the systems that are started; repeatable
     #[arg(long, value_name = "ADDR:PORT")]

@@ -48,10 +48,10 @@ Examples:
   concord torture --target 127.0.0.1:7379 --queues 4 --ops 100000
   concord torture --coord run/rack.toml --keys 30 --ops 20000
 
-It writes to keys that start with the prefix. The exit status is 0 if what was seen is linearizable,
-1 if not, or if a lock of --coord had two holders, 2 if the search gave up or no target was left, 3 if
-too little was judged: less than a tenth of what was issued, or none of what the run is for (a
-transaction, an element, an expiry).")]
+It writes to keys with the prefix. The exit status is 0 if the history is linearizable; 1 if not, or if
+a lock of --coord had two holders; 2 if the search gave up or no target was left; 3 if too few
+operations were checked: less than a tenth, or none of those that the run is for (transactions,
+elements, expiries).")]
 pub struct TortureArgs {
     /// A Redis endpoint; repeat it to spread the clients over several
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7379")]

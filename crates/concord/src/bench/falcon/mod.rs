@@ -32,8 +32,8 @@ const IDLE: Duration = Duration::from_secs(3);
 /// `concord bench tasks`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Beside the rack are measured, where they are installed: NATS (nats-server; a core queue group, and a JetStream work
-queue in memory), BRPOP at redis-server, xargs -P, and for calls of Python functions Dask and Ray:
+The rack is compared with other systems, if they are installed: NATS (nats-server; a core queue group, and a JetStream
+work queue in memory), BRPOP at redis-server, xargs -P, and for calls of Python functions Dask and Ray:
   apt-get install nats-server redis-server
   python3 -m venv venv; venv/bin/pip install 'dask[distributed]' ray
   concord bench tasks --python venv/bin/python3")]

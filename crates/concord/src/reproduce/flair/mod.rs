@@ -20,7 +20,7 @@ use crate::results::Results;
 Examples:
   concord reproduce flair                          all figures, some minutes on two cores
   concord reproduce flair --figures 18a,19a,26a
-  concord reproduce flair --figures groups         how many key groups it takes
+  concord reproduce flair --figures groups         how many key groups are needed
   concord reproduce flair --repeats 10             narrower confidence intervals")]
 pub struct FlairArgs {
     #[command(flatten)]

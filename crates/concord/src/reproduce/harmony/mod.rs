@@ -20,7 +20,7 @@ use crate::results::Results;
 #[command(after_help = "\
 Examples:
   concord reproduce harmony --quick                figures of small networks and short runs
-  concord reproduce harmony --figures rtt,k,4,h1   what needs no packets
+  concord reproduce harmony --figures rtt,k,4,h1   those without packets
   concord reproduce harmony --figures 8a,8b,8c")]
 pub struct HarmonyArgs {
     #[command(flatten)]

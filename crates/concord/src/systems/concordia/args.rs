@@ -12,8 +12,8 @@ use crate::cli::RoleArgs;
 Example, with a rack file that has [[group.memory]] entries:
   host-c$ concord node --config rack.toml --node 1
 
-When it is told to end (SIGTERM) it hands over its part of the memory and what its cache alone has to the other
-nodes, within 20 s; a second SIGTERM ends it at once, and loses that. docs/guides/shared-memory.md has more.")]
+On SIGTERM it hands over its part of the memory, and the data that only its cache has, to the other nodes, within
+20 s; a second SIGTERM ends it at once, and loses these. docs/guides/shared-memory.md has more.")]
 pub struct NodeArgs {
     /// The arguments of every role
     #[command(flatten)]
@@ -28,8 +28,8 @@ pub struct NodeArgs {
 #[command(after_help = "\
 Examples:
   concord memory explain user:1            whose block the key is in, its lock, its copies, and why
-  concord memory explain --block 3:4711    the same of block 4711 of range 3
-  concord memory renew                     blocks that were lost with a node are empty from now on")]
+  concord memory explain --block 3:4711    the same for block 4711 of range 3
+  concord memory renew                     blocks that were lost with a node become empty")]
 pub struct MemoryArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml", global = true)]

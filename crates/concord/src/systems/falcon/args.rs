@@ -12,8 +12,8 @@ use crate::cli::RoleArgs;
 Example, with a rack file that has [[group.worker]] entries, and the key file that it names copied beside it:
   host-c$ concord worker --config rack.toml --node 1 --slots 8 --allow-exec --has gpu
 
-When it is told to end (SIGTERM) it takes no more tasks, and ends when what it runs has ended, after --drain at the latest;
-what runs for longer is killed, and begun again elsewhere. A second SIGTERM ends it at once.")]
+On SIGTERM it takes no more tasks, and ends once its running tasks have ended, after --drain at the latest; tasks that
+run for longer are killed, and begin again elsewhere. A second SIGTERM ends it at once.")]
 pub struct WorkerArgs {
     /// The arguments of every role
     #[command(flatten)]
@@ -45,8 +45,8 @@ pub struct WorkerArgs {
 Example, with a rack file that has a [[group.owner]] entry, and the key file that it names copied beside it:
   host-d$ concord owner --config rack.toml
 
-Its jobs are in its memory, and end with it; with a journal they go on when it is started again. What runs when it is
-killed is killed when its lease is over.")]
+Its jobs are in its memory, and end with it; with a journal they continue when it is restarted. If it is killed, tasks
+that are running are killed when their leases expire.")]
 pub struct OwnerArgs {
     /// The arguments of every role
     #[command(flatten)]
@@ -63,10 +63,10 @@ pub struct OwnerArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  concord drain 2                                 worker 2 ends when what it runs has ended
-  concord drain 2 --within 10m                    after 10 minutes what still runs is killed, and begun again elsewhere
+  concord drain 2                                 worker 2 ends once its running tasks have ended
+  concord drain 2 --within 10m                    after 10 minutes running tasks are killed, and begin again elsewhere
 
-A worker that concord up started is not started again. Whoever starts it otherwise sees that it ends with 4.")]
+concord up does not restart a drained worker. Other supervisors recognize it by its exit status, 4.")]
 pub struct DrainArgs {
     /// The owner to ask
     #[command(flatten)]
@@ -108,11 +108,13 @@ Examples:
   concord submit --after 7,8 --after any:9 -- ./summary
   concord submit --array 0-99 --after each:7 --max-running 10 --grace 5s -- ./second-step {}
 
-With --array or --lines {} in the command stands for the task's number or line, and {{}} for {}; a command for lines that
-has no {} gets the line as its last argument. A command finds CONCORD_JOB, CONCORD_TASK and
-CONCORD_ATTEMPT in its environment. Of its output the first 1 MiB is kept. It prints the job's
-number, and with --wait ends with 0 if all tasks are done; else with 1, or a single command's own status. Ctrl-C cancels the job then, but
-for --detach. While its owner is away it waits for a minute until that is back.")]
+With --array or --lines, {} in the command stands for the task's number or line, and {{}} for {}; a command for lines
+without {} gets the line as its last argument. A command has CONCORD_JOB, CONCORD_TASK and CONCORD_ATTEMPT in its
+environment. The first 1 MiB of its output is kept.
+
+concord submit prints the job's number. With --wait it ends with 0 if all tasks are done, otherwise with 1, or with a
+single command's own status; Ctrl-C then cancels the job, except with --detach. If the owner is gone, it retries for a
+minute.")]
 pub struct SubmitArgs {
     /// The owner to ask
     #[command(flatten)]

@@ -8,19 +8,19 @@ use clap::{Args, Subcommand};
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  concord coord put leader host-a              prints the version that it has now
+  concord coord put leader host-a              prints its new version
   concord coord put leader host-b --if-version 1099511627777
   concord coord put leader host-a --if-absent --ttl 10s
   concord coord get leader --with-version
   concord coord cas state idle busy
   concord coord incr tickets 5
   concord coord ls jobs/
-  concord coord watch leader                   a line for each change that it sees
+  concord coord watch leader                   a line for each change
   concord coord lock nightly --ttl 10s --wait 30s -- ./backup.sh
 
-Ends with 0 if it is done; 1 if there is no such key, or a condition does not hold; 2 for a mistake in what was
-said; 3 if no switch answered in time: then it is not known whether a write was done. `lock` ends as its command
-does, with 4 if it had to kill that. docs/guides/coordination.md says what is promised.")]
+Ends with 0 if it is done; 1 if the key does not exist, or a condition does not hold; 2 for a mistake in the arguments;
+3 if no switch answered in time: it is then unknown whether a write was executed. `lock` ends with the status of its
+command, or with 4 if it had to kill the command. docs/guides/coordination.md has the guarantees.")]
 pub struct CoordArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml", global = true)]

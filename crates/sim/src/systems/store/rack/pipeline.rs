@@ -16,7 +16,7 @@ use crate::systems::store::seen::is_short_of_room;
 use crate::systems::store::totals::RedisCounters;
 use crate::systems::store::workload::{Mix, Op, draw, draw_read, is_read, parse_reply};
 
-/// The maximum number of draws until a command fits to the others of its group.
+/// The maximum number of draws until a command fits the others of its group.
 const TRIES: usize = 12;
 /// The maximum number of keys of a command with several, and of commands in a transaction.
 const TOGETHER_MAX: usize = 4;
