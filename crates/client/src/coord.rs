@@ -94,7 +94,8 @@ pub enum CoordRefused {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "there is one, and nearly always an answer")]
 pub enum Ended {
-    /// With this answer: its outcome, and what belongs to that.
+    /// With this answer: its outcome, and what belongs to that. It is a READ or a WRITE if the
+    /// head's control plane has answered that no cell is the name's, or none is left.
     Answer(Repr),
     /// Names that have a key, in order: fewer than [`concord_wire::control::NAMES_MAX`] are the
     /// last.
@@ -192,6 +193,8 @@ pub struct Coord {
     asked_at: Instant,
     ttl_ns: Duration,
     answered_at: Instant,
+    /// How often its last call asked, or was sent.
+    attempts: u32,
     /// Which switch it asks first, and until when.
     at: usize,
     stays_until: Instant,
@@ -216,6 +219,7 @@ impl Coord {
             asked_at: Instant(0),
             ttl_ns: 0,
             answered_at: Instant(0),
+            attempts: 0,
             at: 0,
             stays_until: Instant(0),
             scratch: Vec::new(),
@@ -291,6 +295,13 @@ impl Coord {
         from.after(self.ttl_ns)
     }
 
+    /// How often the last call was sent, with the questions where its name is: 1 if nothing was
+    /// lost, and no switch was busy.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
     /// How the call ended, once.
     pub fn poll(&mut self) -> Option<Ended> {
         self.ended.take()
@@ -330,6 +341,7 @@ impl Coord {
         if pending.attempt >= self.config.attempts {
             return self.ends(Ended::Unknown);
         }
+        self.attempts = pending.attempt + 1;
         let wait_ns = self.config.patience_ns << pending.attempt.min(BACKOFF_MAX);
         pending.again_at = now.after(wait_ns + self.rng.below(wait_ns.max(1)));
         let pending = *pending;
@@ -440,8 +452,9 @@ impl Coord {
         sink: &mut impl Sink,
     ) {
         match message {
-            ChainMessage::Found { epoch, number, finding, .. } if number == self.question => {
-                self.on_found(now, pending.packet, Epoch(epoch), finding, sink);
+            ChainMessage::Found { epoch, from, number, finding } if number == self.question => {
+                let (from, epoch) = (NodeId(from), Epoch(epoch));
+                self.on_found(now, Repr { from, epoch, ..pending.packet }, finding, sink);
             }
             ChainMessage::Session { number, slot, generation, .. } => {
                 let waits = pending.writes() && (self.session, self.opening) == (None, None);
@@ -459,14 +472,8 @@ impl Coord {
         }
     }
 
-    fn on_found(
-        &mut self,
-        now: Instant,
-        packet: Repr,
-        epoch: Epoch,
-        finding: Finding,
-        sink: &mut impl Sink,
-    ) {
+    /// The head's control plane says where a name is; `packet` has who that is.
+    fn on_found(&mut self, now: Instant, packet: Repr, finding: Finding, sink: &mut impl Sink) {
         // It was asked more than once, and was told before: the request itself is on its way.
         let is_sent = self.names.contains_key(&packet.name);
         let says_where = matches!(finding, Finding::At { .. });
@@ -478,6 +485,7 @@ impl Coord {
                 if self.names.len() >= NAMES_MAX {
                     self.names.clear();
                 }
+                let epoch = packet.epoch;
                 self.names.insert(packet.name, Found { cell, epoch, version });
                 self.ask(now, sink);
             }

@@ -15,7 +15,7 @@
 use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 
-use concord_core::MS;
+use concord_core::{Epoch, MS, NodeId};
 use concord_wire::netcraq::{
     Condition, NAME_BYTES_MAX, Name, Op, Outcome, Repr, State, TTL_MAX_NS, Words,
 };
@@ -40,6 +40,49 @@ pub enum Said {
     Bulk(Vec<u8>),
     /// An error.
     Error(String),
+}
+
+/// Which way a call went (CONCORD EXPLAIN).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// `clean`, `dirty`, `ordered` or `head`.
+    pub path: &'static str,
+    /// Why, in words.
+    pub reason: String,
+    /// The switch that answered, by its number in the chain's group.
+    pub switch: NodeId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// The version that the answer is of: of a write that was done, the one that it made; 0 if the
+    /// key has no cell.
+    pub version: u64,
+}
+
+impl Way {
+    /// The way of the call with this answer.
+    #[must_use]
+    pub fn of(answer: &Repr) -> Way {
+        let (path, reason) = match (answer.op, answer.outcome, answer.sent_on_by()) {
+            (Op::ReadReply, _, None) => {
+                let reason = "no write of the key was under way at the switch that was asked, or it is the tail";
+                ("clean", reason.to_string())
+            }
+            (Op::ReadReply, _, Some(NodeId(asked))) => {
+                let reason = alloc::format!(
+                    "a write of the key was under way at switch {asked}, which sent the read to the tail"
+                );
+                ("dirty", reason)
+            }
+            (_, Outcome::NoCell, _) => ("head", "no cell is left for the key".to_string()),
+            (Op::WriteReply, _, _) => {
+                let reason = "the head has ordered it, each switch has taken it over, and the tail has answered";
+                ("ordered", reason.to_string())
+            }
+            _ => ("head", "the chain has no such key, as its head says".to_string()),
+        };
+        let (switch, epoch, version) = (answer.from, answer.epoch, answer.basis);
+        Way { path, reason, switch, epoch, version }
+    }
 }
 
 /// What of an answer its client wants.

@@ -10,7 +10,7 @@
 //! | 23 | 1 | flags: 1 the packet has the content of the cell, 2 the head gave the cell to the name, 4 the key keeps its deadline |
 //! | 24 | 4 + 2 | the client that is answered: address, port |
 //! | 30 | 2 | length and kind of the value that a WRITE expects |
-//! | 32 | 8 | stamp: generation of the session (24 bits), its request (24), its slot (16) |
+//! | 32 | 8 | stamp: generation of the session (24 bits), its request (24), its slot (16); in a READ_REPLY, the member that sent the READ on to the tail, as the generation |
 //! | 40 | 8 | state: version (54 bits), length (7), number (1), present (1), dirty (1) |
 //! | 48 | 8 | the version that a WRITE expects; otherwise the version that the outcome refers to |
 //! | 56 | 8 | in a request, the operand of INCR, or the random number that the client drew for OPEN or READ; in a reply, the resulting number |
@@ -376,7 +376,7 @@ pub struct Repr {
     pub client: Addr,
     /// The length in bytes of the value that a WRITE expects, and whether it is a number.
     pub expected_state: (u8, bool),
-    /// The identity of the request.
+    /// The identity of the request; in a READ_REPLY see [`Repr::sent_on_by`].
     pub stamp: Stamp,
     /// Version and kind of the cell's content; in a WRITE, those of the new content.
     pub state: State,
@@ -427,6 +427,23 @@ impl Repr {
             words,
             value: Words([0; WORDS_MAX]),
             expected: Words([0; WORDS_MAX]),
+        }
+    }
+
+    /// The answer of the tail to a READ that this member sent on, since its version was dirty.
+    #[must_use]
+    pub const fn for_member(self, member: NodeId) -> Repr {
+        let stamp = Stamp::new(self.stamp.slot(), member.0 as u32, self.stamp.request());
+        Repr { stamp, ..self }
+    }
+
+    /// Of a READ_REPLY, which member sent the READ on to the tail; `None`: the switch that was
+    /// asked has answered.
+    #[must_use]
+    pub const fn sent_on_by(&self) -> Option<NodeId> {
+        match self.stamp.generation() {
+            0 => None,
+            member => Some(NodeId(member as u16)),
         }
     }
 

@@ -18,7 +18,7 @@ number = 7
 kind = \"switches\"
 ";
 
-fn start(name: &str) -> Rack {
+pub(crate) fn start(name: &str) -> Rack {
     let directory = directory(&format!("{name}-file"));
     let file = directory.join("both.toml");
     std::fs::write(&file, BOTH).unwrap();
@@ -69,7 +69,7 @@ fn redis_clients_have_the_chains_keys_below_the_prefix() {
         "BLPOP @leader 0",
         "WATCH @leader",
         "EVAL return(1) 1 @leader",
-        "CONCORD EXPLAIN GET @leader",
+        "CONCORD EXPLAIN MGET @leader leader",
         "SET @leader x EX 0",
         "GET @012345678901234567890123456789012",
     ] {
@@ -88,6 +88,36 @@ fn redis_clients_have_the_chains_keys_below_the_prefix() {
     assert_eq!(client.say("SET @short x PX 300"), "+OK");
     until("end of the key", || client.say("GET @short") == "$-1");
     assert_eq!(client.say("INCR @leader"), "-ERR value is not an integer or out of range");
+}
+
+/// CONCORD EXPLAIN: whichever switch answers a read, the tail answers a write, whose version is a
+/// token that rises.
+#[test]
+fn explain_names_the_switch_that_answered() {
+    let rack = start("coord-explain");
+    let file = rack.file();
+    let explain = |words: &[&str]| -> std::collections::BTreeMap<String, String> {
+        let words = [&["explain", "--config", &file], words].concat();
+        let output = concord(&words);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{words:?}: {errors}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let fields = text.lines().filter_map(|line| line.split_once(": "));
+        fields.map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    };
+    let absent = explain(&["GET", "@k"]);
+    assert_eq!((&*absent["path"], &*absent["switch"]), ("head", "1"), "{absent:?}");
+    let first = explain(&["SET", "@k", "a", "NX"]);
+    assert_eq!((&*first["path"], &*first["reply"]), ("ordered", "OK"), "{first:?}");
+    assert_eq!(first["switch"], "3", "the tail: {first:?}");
+    let read = explain(&["GET", "@k"]);
+    assert_eq!((&*read["path"], &*read["reply"]), ("clean", "a"), "{read:?}");
+    assert_eq!((&read["version"], &*read["switch"]), (&first["version"], "1"), "{read:?}");
+    let second = explain(&["SET", "@k", "b", "IFEQ", "a"]);
+    let version = |told: &std::collections::BTreeMap<String, String>| -> u64 {
+        told["version"].parse().unwrap()
+    };
+    assert!(version(&second) > version(&first), "{first:?} {second:?}");
 }
 
 /// Both kinds of keys in one pipeline, while a switch of the chain is killed: replies come in

@@ -3,8 +3,9 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use concord_client::coord::Ended;
 use concord_client::coord::{Coord, CoordConfig};
-use concord_client::coord_commands::{CoordCall, Said};
+use concord_client::coord_commands::{CoordCall, Said, Way};
 use concord_core::{Duration, Instant, Now, Rng, SEC};
 use concord_engine::resp;
 use concord_wire::{Addr, GroupId, Sink};
@@ -14,7 +15,7 @@ use crate::connection::id::ConnectionId;
 /// Calls that are under way at a time, each in a session of its own.
 const CALLERS: usize = 64;
 /// After so long the outcome of a call is unknown.
-pub(crate) const GIVE_UP_NS: Duration = 5 * SEC;
+const GIVE_UP_NS: Duration = 5 * SEC;
 
 /// The chain that a gateway's clients reach.
 #[derive(Clone, Debug)]
@@ -36,7 +37,15 @@ pub(crate) struct Underway {
     pub connection: Option<ConnectionId>,
     pub call: CoordCall,
     pub resp3: bool,
-    pub give_up_at: Instant,
+    /// Whether its way is told with the reply.
+    pub is_explained: bool,
+    pub began: Instant,
+}
+
+impl Underway {
+    fn give_up_at(&self) -> Instant {
+        self.began.after(GIVE_UP_NS)
+    }
 }
 
 /// A client of the chain, which does one call at a time.
@@ -89,17 +98,21 @@ impl Chain {
     }
 
     /// Takes calls that have ended.
-    fn take_ended(&mut self) {
+    fn take_ended(&mut self, now: Instant) {
         for caller in &mut self.callers {
             let Some(ended) = caller.coord.poll() else { continue };
-            let Some(Underway { connection, call, resp3, .. }) = caller.underway.take() else {
-                continue;
-            };
+            let Some(underway) = caller.underway.take() else { continue };
+            let Underway { connection, ref call, resp3, is_explained, began } = underway;
             let Some(connection) = connection else { continue };
             let mut reply = Vec::new();
             match call.said(&ended) {
                 Some(said) => write(&mut reply, &said, resp3),
-                None => resp::error(&mut reply, unknown(&call).as_bytes()),
+                None => resp::error(&mut reply, unknown(call).as_bytes()),
+            }
+            if is_explained && let Ended::Answer(answer) = &ended {
+                let latency_ns = now.0.saturating_sub(began.0);
+                let told = (caller.coord.attempts(), latency_ns);
+                reply = explained(&Way::of(answer), told, &reply, resp3);
             }
             self.ended.push_back((connection, reply));
         }
@@ -109,25 +122,25 @@ impl Chain {
         for caller in self.callers.iter_mut().filter(|caller| caller.underway.is_some()) {
             caller.coord.handle(now, packet, sink);
         }
-        self.take_ended();
+        self.take_ended(now.instant);
     }
 
     pub(crate) fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         for Caller { coord, underway } in &mut self.callers {
             let Some(underway) = underway else { continue };
-            if now.instant >= underway.give_up_at {
+            if now.instant >= underway.give_up_at() {
                 coord.give_up();
             } else if now.instant >= coord.deadline().at {
                 coord.tick(now, sink);
             }
         }
-        self.take_ended();
+        self.take_ended(now.instant);
     }
 
     pub(crate) fn deadline(&self) -> Instant {
         let of = |caller: &Caller| {
             let underway = caller.underway.as_ref()?;
-            Some(caller.coord.deadline().at.min(underway.give_up_at))
+            Some(caller.coord.deadline().at.min(underway.give_up_at()))
         };
         self.callers.iter().filter_map(of).min().unwrap_or(Instant::NEVER)
     }
@@ -155,6 +168,30 @@ fn unknown(call: &CoordCall) -> &'static str {
              do not blindly retry"
         }
     }
+}
+
+/// The reply of CONCORD EXPLAIN: a map, flat in RESP2. `told`: how often the call was sent, and how
+/// long it took, in ns.
+fn explained(way: &Way, told: (u32, Duration), reply: &[u8], resp3: bool) -> Vec<u8> {
+    let mut out = Vec::new();
+    resp::map(&mut out, 8, resp3);
+    for (name, value) in [("path", way.path), ("reason", &way.reason)] {
+        resp::bulk(&mut out, name.as_bytes());
+        resp::bulk(&mut out, value.as_bytes());
+    }
+    for (name, value) in [
+        ("switch", u64::from(way.switch.0)),
+        ("attempts", u64::from(told.0)),
+        ("epoch", u64::from(way.epoch.0)),
+        ("latency_us", told.1 / 1_000),
+        ("version", way.version),
+    ] {
+        resp::bulk(&mut out, name.as_bytes());
+        resp::integer(&mut out, value as i64);
+    }
+    resp::bulk(&mut out, b"reply");
+    out.extend_from_slice(reply);
+    out
 }
 
 fn write(out: &mut Vec<u8>, said: &Said, resp3: bool) {

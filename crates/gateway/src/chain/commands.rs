@@ -9,7 +9,7 @@ use concord_engine::table::UpperName;
 use concord_engine::{CommandSpec, resp};
 use concord_wire::{Kind, Sink};
 
-use crate::chain::callers::{Chain, ChainSetup, GIVE_UP_NS, Underway};
+use crate::chain::callers::{Chain, ChainSetup, Underway};
 use crate::commands::keys::{Keys, keys};
 use crate::commands::{Failure, Handling};
 use crate::connection::id::ConnectionId;
@@ -55,7 +55,9 @@ impl Core {
                 let keys = args.get(2).and_then(|count| resp::number(count)).unwrap_or(0);
                 (3..args.len()).take(usize::try_from(keys).unwrap_or(0)).any(is_own)
             }
-            Handling::Explain | Handling::Watch => any(1),
+            // What is explained is looked at by itself.
+            Handling::Explain => false,
+            Handling::Watch => any(1),
         }
     }
 
@@ -68,14 +70,29 @@ impl Core {
         args: &[&[u8]],
         sink: &mut impl Sink,
     ) -> Result<Option<Flow>, Failure> {
+        let is_explained = matches!(handling, Handling::Explain)
+            && UpperName::of(args[1]).is(b"EXPLAIN")
+            && args.len() > 2;
+        let args = if is_explained { &args[2..] } else { args };
+        let inner = UpperName::of(args[0]);
+        let (handling, name) = match is_explained {
+            true => match self.commands.find(&inner).map(|index| self.commands.entry(index)) {
+                Some(entry) if entry.accepts(args.len()) => (entry.handling, &inner),
+                _ => return Ok(None),
+            },
+            false => (handling, name),
+        };
         if !self.names_chain(handling, name, args) {
             return Ok(None);
+        }
+        if is_explained && self.must_pause(call, handling) {
+            call.connection.wait = Wait::Paused;
+            return Ok(Some(Flow::Waits));
         }
         let refused = match handling {
             _ if call.connection.multi.is_some() => "transactions",
             Handling::Watch => "transactions",
             Handling::Script { .. } | Handling::Call { .. } => "scripts",
-            Handling::Explain => "CONCORD EXPLAIN",
             _ if call.connection.tracking.is_some() => "clients that track keys",
             _ => "",
         };
@@ -94,8 +111,8 @@ impl Core {
             return Ok(Some(Flow::Waits));
         }
         let resp3 = connection.resp3;
-        let give_up_at = call.now.instant.after(GIVE_UP_NS);
-        let underway = Underway { connection: Some(connection.id), call: asked, resp3, give_up_at };
+        let (id, began) = (Some(connection.id), call.now.instant);
+        let underway = Underway { connection: id, call: asked, resp3, is_explained, began };
         connection.wait = Wait::Chain;
         if !chain.begin(call.now, underway, sink) {
             chain.waiting.push_back(connection.id);

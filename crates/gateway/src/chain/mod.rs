@@ -5,8 +5,10 @@
 //! waits until all commands before it are answered, and those after it wait for its answer.
 //!
 //! **Refused** is whatever the chain cannot do, with one error, and without any effect: another
-//! command, several keys, a transaction, a script, EXPLAIN, and clients that cache keys, since
-//! nobody would invalidate theirs (hole N11).
+//! command, several keys, a transaction, a script, and clients that cache keys, since nobody would
+//! invalidate theirs (hole N11).
+//!
+//! **CONCORD EXPLAIN** executes a command, a write too, and says which switch answered and why.
 
 pub(crate) mod callers;
 mod commands;

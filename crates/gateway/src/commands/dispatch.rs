@@ -456,7 +456,7 @@ impl Core {
     ) -> Result<Flow, Failure> {
         const HELP: [&str; 5] = [
             "CONCORD <subcommand> [<arg> ...]. Subcommands are:",
-            "EXPLAIN <read command> [<arg> ...]",
+            "EXPLAIN <read command, or any on a key of a chain> [<arg> ...]",
             "    Executes the command and says which path it took and why.",
             "HELP",
             "    Prints this help.",

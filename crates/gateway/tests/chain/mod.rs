@@ -1,8 +1,10 @@
 //! Keys of a chain of switches. None of them answers here: what a chain does is the racks' tests'.
 
-use concord_core::SEC;
+use concord_core::{Epoch, MS, Machine as _, NodeId, SEC};
 use concord_gateway::{ChainSetup, ConnectionId};
-use concord_wire::GroupId;
+use concord_wire::control::{ChainMessage, Finding, Message as _};
+use concord_wire::netcraq::{Op, Outcome, Repr, State};
+use concord_wire::{Addr, GroupId};
 
 use crate::common::{CHAIN, World, heard, say};
 
@@ -47,11 +49,20 @@ fn n11_what_a_chain_cannot_do_has_no_effect() {
     for (line, reply) in [
         ("WATCH @k", "-ERR keys of the chain are not for transactions\r\n"),
         ("EVAL return(1) 2 k @k", "-ERR keys of the chain are not for scripts\r\n"),
-        ("CONCORD EXPLAIN GET @k", "-ERR keys of the chain are not for CONCORD EXPLAIN\r\n"),
+        ("CONCORD EXPLAIN EVAL return(1) 1 @k", "-ERR keys of the chain are not for scripts\r\n"),
+        ("CONCORD EXPLAIN SET k @v", "-ERR CONCORD EXPLAIN is for commands that only read\r\n"),
     ] {
         assert_eq!(say(&mut world, 1, &[line]), reply, "{line}");
     }
-    for line in ["RENAME k @k", "MSET k 1 @k 2", "LPUSH @k 1", "BLPOP @k k 0", "SET @k 1 EX 0"] {
+    for line in [
+        "RENAME k @k",
+        "MSET k 1 @k 2",
+        "LPUSH @k 1",
+        "BLPOP @k k 0",
+        "SET @k 1 EX 0",
+        "CONCORD EXPLAIN MGET @k k",
+        "CONCORD EXPLAIN CONCORD EXPLAIN GET @k",
+    ] {
         let reply = say(&mut world, 1, &[line]);
         assert!(reply.starts_with("-ERR ") && reply.lines().count() == 1, "{line}: {reply}");
     }
@@ -65,6 +76,96 @@ fn n11_what_a_chain_cannot_do_has_no_effect() {
     assert!(replies[3].starts_with("-EXECABORT"), "{replies:?}");
     assert!(world.to_chain.is_empty());
     assert!(world.executed().is_empty());
+}
+
+/// What the chain says to what it was sent last.
+fn chain_says(world: &mut World, packet: Vec<u8>) {
+    let (now, mut sent, mut packet) = (world.now(), vec![], packet);
+    world.gateway.handle(now, Addr::default(), &mut packet, &mut sent);
+    world.after_input(sent);
+}
+
+/// Answers the question where the key is, if there is one, and then the request with `answer`.
+fn chain_answers(world: &mut World, finding: Finding, answer: impl Fn(Repr) -> Repr) {
+    for _ in 0..4 {
+        let Some(packet) = world.to_chain.pop() else { return };
+        let mut says = Vec::new();
+        let (epoch, from) = (6, 1);
+        match ChainMessage::parse(&packet) {
+            Ok(ChainMessage::Find { number, .. }) => {
+                let found = ChainMessage::Found { epoch, from, number, finding };
+                found.emit_in(GroupId(7), &mut says);
+            }
+            Ok(ChainMessage::AskSession { number, .. }) => {
+                let (slot, generation) = (0, 1);
+                let session = ChainMessage::Session { epoch, from, number, slot, generation };
+                session.emit_in(GroupId(7), &mut says);
+            }
+            _ => {
+                let asked = Repr::parse(&packet).unwrap();
+                let opens = asked.command == concord_wire::netcraq::Command::Open;
+                let outcome = Outcome::Refused;
+                let answer = if opens { Repr { outcome, ..asked } } else { answer(asked) };
+                let op = if asked.op == Op::Read { Op::ReadReply } else { Op::WriteReply };
+                let words = if op == Op::ReadReply { asked.words } else { 0 };
+                let (from, epoch) = (NodeId(3), Epoch(6));
+                says = Repr { op, words, from, epoch, ..answer }.packet();
+            }
+        }
+        chain_says(world, says);
+    }
+}
+
+/// Which switch answered, and why: clean, dirty at the one that was asked, ordered, or no such key.
+#[test]
+fn explain_says_which_switch_answered_and_why() {
+    let mut world = world();
+    let at = Finding::At { cell: 2, version: 0 };
+    let read = |asked| Repr { outcome: Outcome::Done, basis: 9, has_content: true, ..asked };
+    let mut told = |line: &str, finding: Finding, answer: &dyn Fn(Repr) -> Repr| {
+        world.input(1, line.as_bytes());
+        world.run_for(MS);
+        chain_answers(&mut world, finding, answer);
+        world.to_chain.clear();
+        world.run_for(MS);
+        let text = heard(&mut world, 1);
+        let lines: Vec<String> = text.lines().map(str::to_string).collect();
+        lines.into_iter().filter(|line| !line.starts_with('$')).collect::<Vec<_>>()
+    };
+    let absent = told("CONCORD EXPLAIN GET @k\r\n", Finding::Absent, &read);
+    assert_eq!(absent[..3], ["*16", "path", "head"], "{absent:?}");
+    assert_eq!(absent[5..7], ["switch", ":1"], "{absent:?}");
+    let clean = told("concord explain get @k\r\n", at, &|asked| Repr {
+        state: State::present(9, 8, true),
+        ..read(asked)
+    });
+    assert_eq!(clean[1..3], ["path", "clean"]);
+    let figures = ["switch", ":3", "attempts", ":1", "epoch", ":6", "latency_us"];
+    assert_eq!(clean[5..12], figures, "{clean:?}");
+    assert_eq!(clean[13..], ["version", ":9", "reply", "0"], "{clean:?}");
+    let dirty = told("CONCORD EXPLAIN STRLEN @k\r\n", at, &|asked| {
+        let read = read(asked).for_member(NodeId(2));
+        Repr { state: State::present(9, 4, false), ..read }
+    });
+    assert_eq!(dirty[1..3], ["path", "dirty"]);
+    assert!(dirty[4].contains("under way at switch 2,"), "{dirty:?}");
+    assert_eq!(dirty[15..], ["reply", ":4"], "{dirty:?}");
+    let done = |asked| Repr { outcome: Outcome::Done, basis: 10, ..asked };
+    let ordered = told("CONCORD EXPLAIN SET @k v\r\n", at, &done);
+    assert_eq!(ordered[1..3], ["path", "ordered"], "{ordered:?}");
+    assert_eq!(ordered[13..], ["version", ":10", "reply", "+OK"], "{ordered:?}");
+}
+
+/// CLIENT PAUSE holds a write that is to be explained, as it holds the write itself.
+#[test]
+fn a_pause_of_writes_holds_explained_ones() {
+    let mut world = world();
+    assert_eq!(say(&mut world, 1, &["CLIENT PAUSE 60000 WRITE"]), "+OK\r\n");
+    world.input(1, b"CONCORD EXPLAIN SET @k v\r\n");
+    assert!(world.to_chain.is_empty());
+    world.connect(2);
+    world.input(2, b"CONCORD EXPLAIN GET @k\r\n");
+    assert!(!world.to_chain.is_empty());
 }
 
 /// All callers were those of clients that had gone: whoever waited for one waited for good.

@@ -413,7 +413,7 @@ impl NetCraq {
         let deadline = if has_content { expiry::left_ns(&phv) } else { 0 };
         let read = Repr { has_content, state, basis, value, deadline, ..packet };
         let answer = Repr { op: Op::ReadReply, outcome, time: 0, ..read };
-        Ok(Leaves::Answer(answer))
+        Ok(Leaves::Answer(if is_of_member { answer.for_member(packet.from) } else { answer }))
     }
 
     /// Lines 15 to 26, at the head alone: the first pass of a write reads everything, and decides.
