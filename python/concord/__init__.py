@@ -5,6 +5,8 @@
     with concord.Executor("127.0.0.1:6400", token) as executor:
         print(list(executor.map(pow, range(1000), [2] * 1000)))
 
+and locks of its chain of switches (``concord.Lock``, see ``concord.lock``).
+
 Address and token are those of the rack's owner: ``concord job token`` prints the token. Without them the environment
 says it: ``CONCORD_OWNER`` and ``CONCORD_TOKEN``.
 
@@ -35,7 +37,19 @@ try:
 except ImportError:
     _pickler = pickle
 
-__all__ = ["Executor", "TaskError", "CALL_BYTES_MAX", "OUTPUT_BYTES_MAX"]
+from concord.lock import Lock, LockError, LockLost, LockNotAcquired, LockUnknown
+
+__all__ = [
+    "CALL_BYTES_MAX",
+    "Executor",
+    "Lock",
+    "LockError",
+    "LockLost",
+    "LockNotAcquired",
+    "LockUnknown",
+    "OUTPUT_BYTES_MAX",
+    "TaskError",
+]
 
 #: Longest result, and longest call, pickled and in base64, in bytes.
 OUTPUT_BYTES_MAX = 16 << 20

@@ -13,6 +13,7 @@ mod clients;
 mod compare;
 mod coord;
 mod coord_gateway;
+mod coord_lock;
 mod crowd;
 mod databases;
 mod directories;
