@@ -21,7 +21,7 @@ use concord_wire::control::Program;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use groups::{Group, GroupPlace, HAS_MAX, Kind, STORE, pick_member};
+pub use groups::{Group, GroupPlace, HAS_MAX, Kind, STORE, SWITCHES_MAX, pick_member};
 use mistakes::no_port;
 pub use mistakes::{Misfit, Mistake};
 

@@ -90,11 +90,11 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
             let wanted = (Some(&name[..]), args.node);
             let (group, own) = pick_member("switch", &groups, |g| g.switches, |s| s.node, wanted)
                 .map_err(in_file(config))?;
-            Some((own, ChainSeat::new(group.id, own.node)))
+            Some((own, ChainSeat::new(group.id, own.node), group.chain_length()))
         }
         None => None,
     };
-    let (node, addr, http) = if let Some((own, _)) = seat {
+    let (node, addr, http) = if let Some((own, ..)) = seat {
         (own.node, own.addr, own.http)
     } else if args.standby {
         let own = pick("standby", &rack.standby, |s| s.node, args.node);
@@ -113,7 +113,7 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
         sections: rack.sections(),
         faults: rack.faults.rates(),
         standby: args.standby,
-        chain: seat.map(|(_, seat)| seat),
+        chain: seat.map(|(_, seat, length)| (seat, length)),
     };
     switch_role::run(&place, &setup)
 }

@@ -371,7 +371,9 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
         let outside = |node: &u16| !members.iter().any(|m| m.as_u64() == Some((*node).into()));
         let replicas = group.replicas.iter().map(|r| r.node).filter(outside);
         let workers = group.workers.iter().map(|w| w.node).filter(outside);
-        let switches = group.switches.iter().map(|s| s.node).filter(outside);
+        // Spares are no members while the chain is as long as it should be.
+        let is_short = members.len() < group.chain_length();
+        let switches = group.switches.iter().filter(|_| is_short).map(|s| s.node).filter(outside);
         let replicas = replicas.map(|node| group.member_name("replica", node));
         let nodes = group.nodes.iter().map(|n| n.node).filter(outside);
         let nodes = nodes.map(|node| group.member_name("node", node));

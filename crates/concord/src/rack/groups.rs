@@ -103,7 +103,11 @@ pub struct GroupPlace {
     /// The owners of its tasks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub owner: Vec<OwnerPlace>,
-    /// Its switches, the head of the chain first.
+    /// Switches: how many of them are the chain, 1 to 8; the others are spares, one of which joins
+    /// when a member has died. All if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length: Option<u16>,
+    /// Its switches, the head of the chain first, spares last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub switch: Vec<ChainPlace>,
     /// Memory: the length of a block in bytes, 512, 1024, 2048 or 4096; 1024 if left out. A key and
@@ -152,6 +156,8 @@ pub struct Group<'a> {
     pub owners: &'a [OwnerPlace],
     /// Its switches.
     pub switches: &'a [ChainPlace],
+    /// The number of switches in the chain; the others are spares. `None`: all are members.
+    pub length: Option<u16>,
     /// The file with the secret of workers and owners.
     pub key_file: Option<&'a Path>,
     /// The time that a task may run without contact to its owner, in ms.
@@ -162,6 +168,8 @@ pub struct Group<'a> {
     pub memory: Shape,
 }
 
+/// The maximum number of switches of a chain, with its spares.
+pub const SWITCHES_MAX: usize = 2 * CHAIN_MAX;
 /// The default time that a task may run without contact to its owner, in ms.
 const TASK_LEASE_MS: u64 = 1_000;
 
@@ -188,6 +196,12 @@ impl Group<'_> {
         self.member_name(role, node).replace(' ', "-")
     }
 
+    /// The number of switches in the chain, as long as so many are alive; the others are spares.
+    #[must_use]
+    pub fn chain_length(&self) -> usize {
+        self.length.map_or(self.switches.len(), usize::from)
+    }
+
     /// The time that a task may run without contact to its owner, in ns.
     #[must_use]
     pub fn task_lease_ns(&self) -> u64 {
@@ -205,7 +219,8 @@ impl Group<'_> {
             Kind::Workers => GroupSetup::workers(self.id, self.program),
             Kind::Switches => {
                 let nodes = self.switches.iter().map(|switch| switch.node).collect();
-                GroupSetup::chain(self.id, Chain::new(nodes))
+                let length = self.chain_length();
+                GroupSetup::chain(self.id, Chain { length, ..Chain::new(nodes) })
             }
             Kind::Memory => GroupSetup::memory(self.id, self.program),
         };
@@ -240,12 +255,33 @@ impl Group<'_> {
         if self.replicas.len() > usize::from(REPLICAS_MAX) {
             return Err(Mistake::at("replica", format!("{of}at most {REPLICAS_MAX} replicas")));
         }
-        if self.switches.len() > CHAIN_MAX {
-            let own = self.switches.len();
-            let line = format!("{of}a chain has 1 to {CHAIN_MAX} switches, not {own}");
-            return Err(Mistake::at("switch", line));
-        }
-        Ok(())
+        self.check_chain(&of)
+    }
+
+    /// Whether there can be such a chain.
+    fn check_chain(&self, of: &str) -> Result<(), Mistake> {
+        let (own, length) = (self.switches.len(), self.chain_length());
+        let has_length = (1..=CHAIN_MAX).contains(&length);
+        let (key, line) = match self.length {
+            Some(_) if !has_length => {
+                ("length", format!("length is {length}; a chain has 1 to {CHAIN_MAX} switches"))
+            }
+            Some(_) if own > 0 && own < length => {
+                ("length", format!("length is {length}, more than it has switches ({own})"))
+            }
+            Some(_) if own > SWITCHES_MAX => (
+                "switch",
+                format!("a chain and its spares are at most {SWITCHES_MAX} switches, not {own}"),
+            ),
+            None if own > CHAIN_MAX => (
+                "switch",
+                format!(
+                    "a chain has 1 to {CHAIN_MAX} switches, not {own}; with `length` others are spares"
+                ),
+            ),
+            _ => return Ok(()),
+        };
+        Err(Mistake::at(key, format!("{of}{line}")))
     }
 
     fn wire_kind(&self) -> GroupKind {
@@ -276,6 +312,7 @@ impl GroupPlace {
             key_file: None,
             worker: Vec::new(),
             owner: Vec::new(),
+            length: None,
             switch: Vec::new(),
             block_bytes: None,
             range_blocks: None,
@@ -332,6 +369,7 @@ impl GroupPlace {
             workers: &self.worker,
             owners: &self.owner,
             switches: &self.switch,
+            length: self.length,
             key_file: self.key_file.as_deref(),
             task_lease_ms: self.lease_ms.unwrap_or(TASK_LEASE_MS),
             nodes: &self.memory,
@@ -373,7 +411,7 @@ impl GroupPlace {
             (self.key_file.is_some(), "key_file"),
             (self.lease_ms.is_some(), "lease_ms"),
         ];
-        let of_switches = [(!self.switch.is_empty(), "switch")];
+        let of_switches = [(!self.switch.is_empty(), "switch"), (self.length.is_some(), "length")];
         let of_memory = [
             (self.block_bytes.is_some(), "block_bytes"),
             (self.range_blocks.is_some(), "range_blocks"),
@@ -426,6 +464,7 @@ impl Rack {
             workers: &[],
             owners: &[],
             switches: &[],
+            length: None,
             key_file: None,
             task_lease_ms: TASK_LEASE_MS,
             nodes: &[],

@@ -459,7 +459,25 @@ fn chains_that_cannot_be_are_refused_in_a_line() {
     let switch = |n: u16| format!("[[group.switch]]\nnode = {n}\naddr = \"127.0.0.1:{n}\"\n");
     let all = |most: u16| (1..=most).map(switch).collect::<String>();
     let line = refused(&format!("{group}{}", all(9)));
-    assert!(line.ends_with("group c: a chain has 1 to 8 switches, not 9"), "{line}");
+    assert!(
+        line.ends_with(
+            "group c: a chain has 1 to 8 switches, not 9; with `length` others are spares"
+        ),
+        "{line}"
+    );
+    for (length, switches, wanted) in [
+        (0, 2, "group c: length is 0; a chain has 1 to 8 switches"),
+        (9, 9, "group c: length is 9; a chain has 1 to 8 switches"),
+        (3, 2, "group c: length is 3, more than it has switches (2)"),
+        (3, 17, "group c: a chain and its spares are at most 16 switches, not 17"),
+    ] {
+        let line = refused(&format!("{group}length = {length}\n{}", all(switches)));
+        assert!(line.ends_with(wanted), "{line}");
+    }
+    let spares = Rack::parse(&format!("{group}length = 2\n{}", all(16))).unwrap();
+    assert_eq!(spares.groups().unwrap()[0].chain_length(), 2);
+    let line = refused(&format!("{group}length = 2\n").replace("switches", "workers"));
+    assert!(line.contains("length is for kind = \"switches\""), "{line}");
     for (cells, wanted) in [("keys = 1000", "powers of two"), ("value_bytes = 24", "16, 32 or 64")]
     {
         let line = refused(&format!("[chain]\n{cells}\n{group}{}", all(2)));

@@ -14,6 +14,7 @@ mod compare;
 mod coord;
 mod coord_gateway;
 mod coord_lock;
+mod coord_spares;
 mod crowd;
 mod databases;
 mod directories;

@@ -31,8 +31,9 @@ pub struct SwitchSetup {
     pub faults: FaultRates,
     /// Whether it is a standby, which takes over only when the active switch is silent.
     pub standby: bool,
-    /// The chain that it is there for, and for nothing else: then it is no switch of the rack.
-    pub chain: Option<ChainSeat>,
+    /// The chain that it is there for, and for nothing else: then it is no switch of the rack. And
+    /// how many members that is to have.
+    pub chain: Option<(ChainSeat, usize)>,
 }
 
 #[derive(Debug)]
@@ -40,6 +41,8 @@ struct Switch {
     node: u16,
     names: GroupNames,
     agent: Agent,
+    /// How many members its chain is to have.
+    chain_length: usize,
     /// The switch id, the epoch and whether it helps, as logged last.
     logged: (u32, u32, bool),
 }
@@ -58,10 +61,11 @@ pub fn run(place: &Place, setup: &SwitchSetup) -> Result<(), Error> {
     config.sections = setup.sections;
     config.faults = setup.faults;
     config.standby = setup.standby;
-    config.chain = setup.chain.map(|seat| (seat, true));
+    config.chain = setup.chain.map(|(seat, _)| (seat, true));
     let agent = Agent::new(config).cannot("make the switch's registers")?;
     let (node, names) = (place.node, setup.names.clone());
-    let mut role = Switch { node, names, agent, logged: (0, 0, false) };
+    let chain_length = setup.chain.map_or(0, |(_, length)| length);
+    let mut role = Switch { node, names, agent, chain_length, logged: (0, 0, false) };
     driver.run(&mut role)?;
     info!("stopped");
     Ok(())
@@ -137,14 +141,17 @@ impl Role for Switch {
         }
         let told: Vec<Value> = status.programs.iter().map(|program| self.told(program)).collect();
         s.tell("programs", told);
-        s.tell("stands_by", status.stands_by);
+        // A spare: it has heard of an epoch of a chain that is as long as it should be.
+        let others = chain.and_then(|chain| chain.others());
+        let stands_by = status.stands_by || others.is_some_and(|n| n >= self.chain_length);
+        s.tell("stands_by", stands_by);
         let Some(program) = status.programs.first() else { return s };
         s.tell("switch_id", program.switch_id.0);
         s.tell("epoch", program.epoch.0);
         s.tell("program", program.program.name());
         s.tell("ready", status.programs.iter().all(|program| program.is_ready));
         let waits = status.programs.iter().find(|program| !program.is_ready);
-        if let Some(program) = waits.filter(|_| !status.stands_by) {
+        if let Some(program) = waits.filter(|_| !stands_by) {
             let of = if self.names.are_several() {
                 self.names.of(program.group) + ": "
             } else {

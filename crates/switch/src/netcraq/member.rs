@@ -270,6 +270,11 @@ impl Member {
         }
     }
 
+    /// How many members the newest epoch has that it has heard of.
+    pub(super) fn members_heard(&self) -> Option<usize> {
+        self.config.as_ref().map(|config| config.members.len())
+    }
+
     /// Installs the next epoch. A configuration that is not newer is ignored.
     fn on_config(&mut self, now: Instant, config: Config, plane: &mut Plane<'_>) {
         let is_chain = config.kind == GroupKind::Switches && !config.members.is_empty();

@@ -799,6 +799,12 @@ impl NetCraq {
         Some((place.epoch.0, place.index, place.is_open))
     }
 
+    /// The number of members of the newest chain that this switch has heard of, if it is not in it.
+    #[must_use]
+    pub fn others(&self) -> Option<usize> {
+        self.member.as_ref().filter(|_| self.place.is_none())?.members_heard()
+    }
+
     /// The number of members of the chain, if this switch is in it.
     #[must_use]
     pub fn length(&self) -> Option<usize> {

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Earlier, System};
 use crate::cli::UpArgs;
-use crate::rack::{Group, GroupPlace, Kind, Rack};
+use crate::rack::{Group, GroupPlace, Kind, Rack, SWITCHES_MAX};
 use crate::status::Role;
 use crate::up::children::Children;
 use crate::up::is_said;
@@ -40,6 +40,18 @@ pub struct NetCraq;
 /// The groups of chains among all groups.
 fn chains<'a, 'b>(groups: &'b [Group<'a>]) -> impl Iterator<Item = &'b Group<'a>> {
     groups.iter().filter(|group| group.kind == Kind::Switches)
+}
+
+/// So many switches are a chain, of so many that there are.
+fn with_spares(length: usize, switches: usize) -> String {
+    let each = |count: usize, what: &str, several: &str| {
+        format!("{count} {}", if count == 1 { what } else { several })
+    };
+    let members = each(length, "switch", "switches");
+    match switches.saturating_sub(length) {
+        0 => members,
+        spares => format!("{members} with {}", each(spares, "spare", "spares")),
+    }
 }
 
 impl System for NetCraq {
@@ -70,12 +82,14 @@ impl System for NetCraq {
             }
             return Ok(());
         };
-        if let Some(count) = args.switches.filter(|n| !(1..=CHAIN_MAX).contains(&usize::from(*n))) {
-            let why = format!("--switches {count}: a chain has 1 to {CHAIN_MAX} switches");
-            return Err(Error::new(why));
-        }
         for group in [first].into_iter().chain(chains) {
             let placed = group.switch.len();
+            let most = if group.length.is_some() { SWITCHES_MAX } else { CHAIN_MAX };
+            if let Some(count) = args.switches.filter(|n| !(1..=most).contains(&usize::from(*n))) {
+                let spares = if group.length.is_some() { ", spares included" } else { "" };
+                let why = format!("--switches {count}: a chain has 1 to {most} switches{spares}");
+                return Err(Error::new(why));
+            }
             if args.switches.is_some_and(|n| placed != 0 && placed != usize::from(n)) {
                 let why = format!(
                     "--switches says another number than the file, which places {placed}; change its \
@@ -84,7 +98,8 @@ impl System for NetCraq {
                 return Err(Error::new(why));
             }
             let flag = args.switches.filter(|_| placed == 0);
-            for node in 1..=wanted("switch", placed, flag, SWITCHES)? {
+            let least = group.length.unwrap_or(0).max(SWITCHES);
+            for node in 1..=wanted("switch", placed, flag, least)? {
                 let (addr, http) = (ports.udp()?, ports.http()?);
                 group.switch.push(ChainPlace { node, addr, http });
             }
@@ -108,13 +123,18 @@ impl System for NetCraq {
     }
 
     fn headline(&self, rack: &Rack, group: &Group<'_>) -> String {
-        let (switches, keys) = (group.switches.len(), rack.chain.keys);
-        format!("up to {keys} keys in a chain of {switches} switches (NetCRAQ)")
+        let (members, keys) =
+            (with_spares(group.chain_length(), group.switches.len()), rack.chain.keys);
+        format!("up to {keys} keys in a chain of {members} (NetCRAQ)")
     }
 
     fn missing(&self, rack: &Rack) -> Option<String> {
         for group in chains(&rack.groups().ok()?) {
-            let absent = group.switches.iter().find(|switch| !is_said(switch.http, "member"));
+            let is_spare = |switch: &ChainPlace| {
+                group.chain_length() < group.switches.len() && is_said(switch.http, "stands_by")
+            };
+            let is_there = |switch: &ChainPlace| is_said(switch.http, "member") || is_spare(switch);
+            let absent = group.switches.iter().find(|switch| !is_there(switch));
             if let Some(switch) = absent {
                 let name = group.member_name("switch", switch.node);
                 return Some(format!("{name} is not a member"));
@@ -167,8 +187,11 @@ impl System for NetCraq {
     }
 
     fn settings(&self, group: &Group<'_>) -> Map<String, Value> {
-        let switches = group.switches.len();
-        let all = [("program", json!(group.program.name())), ("switches", json!(switches))];
+        let all = [
+            ("program", json!(group.program.name())),
+            ("switches", json!(group.switches.len())),
+            ("length", json!(group.chain_length())),
+        ];
         all.into_iter().map(|(key, value)| (key.to_string(), value)).collect()
     }
 
@@ -185,9 +208,12 @@ impl System for NetCraq {
     }
 
     fn describe_group(&self, told: &Value) -> String {
+        let count = |key: &str| {
+            told[key].as_u64().and_then(|count| usize::try_from(count).ok()).unwrap_or(0)
+        };
         format!(
-            "a chain of {} switches, {} of them open in epoch {}, {}",
-            told["switches"],
+            "a chain of {}, {} of them open in epoch {}, {}",
+            with_spares(count("length"), count("switches")),
             told["members_open"],
             told["epoch"].as_u64().map_or("?".to_string(), |epoch| epoch.to_string()),
             told["program"].as_str().unwrap_or("?")
