@@ -5,7 +5,7 @@ pub const PAGE: &str = "docs/operate/problems.md";
 
 /// A part of a problem's line, and the anchor of the section about it. The first row that matches
 /// counts.
-const SECTIONS: [(&str, &str); 44] = [
+const SECTIONS: [(&str, &str); 45] = [
     ("its event loop is busy", "event-loop-busy"),
     ("which is of another rack, or has another place", "another-process-answers"),
     ("is no role of a rack", "another-process-answers"),
@@ -13,6 +13,7 @@ const SECTIONS: [(&str, &str); 44] = [
     ("no session with the rack yet", "no-session"),
     ("answered no command of the last seconds", "no-answers"),
     ("no write was completed through this switch", "switch-is-new"),
+    ("keys that begin with coord_prefix", "keys-below-the-prefix"),
     ("no switch is active", "no-active-switch"),
     ("the controller does not hear it", "not-heard-by-the-controller"),
     ("do not hear each other", "members-do-not-hear-each-other"),

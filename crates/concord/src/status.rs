@@ -333,6 +333,12 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
             let why = "its log on disk is damaged, and another snapshot takes its place";
             wrong.push(format!("PROBLEM: {}: {why}: {damage}", name_of(role)));
         }
+        if let Some(key) = role["status"]["shadowed_key"].as_str() {
+            let why = format!(
+                "the store has keys that begin with coord_prefix, as {key}: no client reaches them"
+            );
+            wrong.push(format!("PROBLEM: {}: {why}", name_of(role)));
+        }
         if role["status"]["disk_full"] == true {
             let why =
                 "its disk has no room, so that writes are refused: make room where its data_dir is";

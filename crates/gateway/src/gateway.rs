@@ -89,6 +89,7 @@ impl Machine for Gateway {
         self.core.look_after_waiters(now, sink);
         self.core.look_after_members(now, sink);
         self.look_after_chain(now, sink);
+        self.core.look_for_shadowed(now, sink);
         self.core.check_tracked(now, sink);
         self.core.exchange.tick(now, sink);
         self.look_after_users(now, sink);
@@ -119,6 +120,7 @@ impl Machine for Gateway {
             (core.waiters.deadline(), "commands that wait"),
             (core.members.deadline(), "who the members are"),
             (core.chain_deadline(), "a chain of switches"),
+            (core.shadowed_deadline(), "keys below the chain's prefix"),
             (core.exchange.deadline(), "other gateways"),
             (core.tracking.deadline(), "keys that clients cache"),
             (users_at, "users"),
@@ -535,6 +537,7 @@ impl Gateway {
             let is_own = self.core.table_request == Some(request)
                 || self.core.users.is_asked(request)
                 || self.core.events.is_asked(request)
+                || self.core.looks_for_shadowed(request)
                 || self.core.together.contains_key(&request.0);
             if is_own {
                 self.core.client.grant(now, request, bytes, sink);
@@ -729,6 +732,10 @@ impl Gateway {
             }
             if self.core.events.is_asked(done.request) {
                 self.take_events(now, &done, sink);
+                continue;
+            }
+            if self.core.looks_for_shadowed(done.request) {
+                self.core.take_shadowed(now.instant, &done);
                 continue;
             }
             if self.core.take_check(now, &done) {

@@ -120,6 +120,38 @@ fn explain_names_the_switch_that_answered() {
     assert!(version(&second) > version(&first), "{first:?} {second:?}");
 }
 
+/// A prefix that the store's keys have already: one line says so, and nothing is changed.
+#[test]
+fn keys_of_the_store_below_the_prefix_are_a_problem() {
+    let directory = directory("coord-shadowed-file");
+    let path = directory.join("both.toml");
+    std::fs::write(&path, BOTH.replace("coord_prefix = \"@\"\n", "")).unwrap();
+    let rack = Rack::start("coord-shadowed", &["--config", path.to_str().unwrap()]);
+    let mut client = rack.client();
+    assert_eq!(client.say("SET @leader of-the-store"), "+OK");
+    let file = rack.file();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let begins = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let gateway = ByHand::start(&rack, &["gateway"]);
+        until("a gateway", || TcpStream::connect(rack.listen).is_ok());
+        gateway
+    };
+    let first = rack.pid("gateway-1");
+    Rack::signal(first, "-9");
+    until("end of the gateway", || !is_alive(first));
+    let with_prefix = begins(&format!("coord_prefix = \"@\"\n{text}"));
+    let line = "gateway 1: the store has keys that begin with coord_prefix, as @leader: no client reaches them";
+    until("the line", || {
+        let told = concord(&["status", "--config", &file]);
+        String::from_utf8_lossy(&told.stdout).contains(line)
+    });
+    assert_eq!(rack.client().say("GET @leader"), "$-1");
+    drop(with_prefix);
+    let _without = begins(&text);
+    assert_eq!(rack.client().say("GET @leader"), "of-the-store");
+}
+
 /// Both kinds of keys in one pipeline, while a switch of the chain is killed: replies come in
 /// order, and each read sees the write before it, of either system (trap T22).
 #[test]

@@ -10,6 +10,7 @@ use concord_core::{Duration, Instant, Now, Rng, SEC};
 use concord_engine::resp;
 use concord_wire::{Addr, GroupId, Sink};
 
+use crate::chain::shadowed::Shadowed;
 use crate::connection::id::ConnectionId;
 
 /// Calls that are under way at a time, each in a session of its own.
@@ -64,6 +65,8 @@ pub(crate) struct Chain {
     pub waiting: VecDeque<ConnectionId>,
     /// Calls that have ended: the connection, and its reply.
     pub ended: VecDeque<(ConnectionId, Vec<u8>)>,
+    /// Keys of the store that nobody reaches.
+    pub shadowed: Shadowed,
 }
 
 impl Chain {
@@ -76,7 +79,8 @@ impl Chain {
             Caller { coord: Coord::new(config, Rng::new(rng.next_u64())), underway: None }
         };
         let callers = (0..CALLERS).map(caller).collect();
-        Chain { setup, callers, waiting: VecDeque::new(), ended: VecDeque::new() }
+        let shadowed = Shadowed::new(&setup.prefix);
+        Chain { setup, callers, waiting: VecDeque::new(), ended: VecDeque::new(), shadowed }
     }
 
     /// Begins a call; false if all callers have one under way.

@@ -12,3 +12,4 @@
 
 pub(crate) mod callers;
 mod commands;
+pub(crate) mod shadowed;

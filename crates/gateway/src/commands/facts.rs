@@ -86,6 +86,14 @@ impl Gateway {
         self.core.users.keep_another_password()
     }
 
+    /// A key of the store that begins with the chain's prefix, so that no client reaches it, and the
+    /// prefix, if one was found.
+    #[must_use]
+    pub fn shadowed_key(&self) -> Option<(&[u8], &[u8])> {
+        let chain = self.core.chain.as_ref()?;
+        Some((chain.shadowed.found()?, &chain.setup.prefix))
+    }
+
     /// Whether the rack did not answer the last command of the last seconds (`FAILING_NS`), nor any
     /// since, so that a load balancer should choose another gateway. Some seconds later it may try
     /// this one again.

@@ -21,7 +21,44 @@ fn world() -> World {
         value_bytes: 64,
     };
     world.gateway.serve_chain(setup, rng);
+    // It has a session, and has looked at the store's keys.
+    assert_eq!(say(&mut world, 1, &["SET other 1"]), "+OK\r\n");
+    world.run_for(SEC);
+    world.executed();
     world
+}
+
+/// Keys that were in the store before the prefix was said, in whatever database, are found once,
+/// and none is changed.
+#[test]
+fn keys_of_the_store_below_the_prefix_are_found() {
+    for (lines, found) in [
+        (&["SET k 1", "SET a@b 2"][..], None),
+        (&["SET k 1", "SET @a 2"], Some("@a")),
+        (&["SELECT 3", "SET @b 2", "SELECT 0"], Some("@b")),
+    ] {
+        let mut world = World::new(1);
+        assert!(say(&mut world, 1, lines).lines().all(|reply| reply == "+OK"));
+        for number in 0..3_000 {
+            let _ = say(&mut world, 1, &[&format!("SET key-{number} 1")]);
+        }
+        let setup = ChainSetup {
+            prefix: b"@".to_vec(),
+            group: GroupId(7),
+            switches: vec![CHAIN],
+            value_bytes: 64,
+        };
+        world.gateway.serve_chain(setup, concord_core::Rng::new(2));
+        world.executed();
+        world.run_for(SEC);
+        let told = world.gateway.shadowed_key();
+        assert_eq!(told, found.map(|name| (name.as_bytes(), &b"@"[..])), "{lines:?}");
+        let executed = world.executed();
+        assert!(executed.iter().all(|command| command == "SCAN "), "{executed:?}");
+        assert!(found.is_some() || executed.len() > 6, "{executed:?}");
+        world.run_for(SEC);
+        assert_eq!(world.executed(), Vec::<String>::new(), "it looks once");
+    }
 }
 
 /// A chain that does not answer holds up the commands after its own, and nothing is out of order.

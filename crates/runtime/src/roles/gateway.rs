@@ -17,7 +17,7 @@ use rustc_hash::FxBuildHasher;
 use rustix::net::sockopt::set_socket_linger;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Socket, Type};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 pub use concord_gateway::{ChainSetup, REPLIES_BYTES_MIN};
 
@@ -121,6 +121,8 @@ struct GatewayRole {
     figures_at: Instant,
     /// Whether it served when that was last logged.
     logged_serving: bool,
+    /// Whether it has said that keys of the store are out of reach.
+    logged_shadowed: bool,
     /// Whether the rack kept another password at that time than the gateway was started with.
     logged_password: bool,
     /// The number of clients that were given up and are not logged yet, and when the next line
@@ -184,6 +186,7 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         figures_at: Instant(0),
         logged_serving: false,
         logged_password: false,
+        logged_shadowed: false,
         given_up: 0,
         log_given_up_at: Instant(0),
     };
@@ -482,6 +485,12 @@ impl Role for GatewayRole {
             self.logged_serving = serving;
             info!(serving, "state");
         }
+        if let Some((key, prefix)) = self.gateway.shadowed_key()
+            && !std::mem::replace(&mut self.logged_shadowed, true)
+        {
+            let (key, prefix) = (String::from_utf8_lossy(key), String::from_utf8_lossy(prefix));
+            error!(%key, %prefix, "the store has keys that begin with coord_prefix: no client reaches them");
+        }
         let is_other = self.gateway.keeps_another_password();
         if is_other != self.logged_password {
             self.logged_password = is_other;
@@ -531,6 +540,8 @@ impl Role for GatewayRole {
             let why = "the rack answered no command of the last seconds in time";
             s.health = Health::NotYet(why.to_string());
         }
+        let shadowed = self.gateway.shadowed_key();
+        s.tell("shadowed_key", shadowed.map(|(key, _)| String::from_utf8_lossy(key).into_owned()));
         s.tell("serving", self.gateway.is_serving());
         s.tell("reads", reads.count());
         s.tell("writes", writes.count());
