@@ -236,7 +236,8 @@ pub struct UpArgs {
     /// next begins at once; useful for short tasks [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=64))]
     pub prefetch: Option<u8>,
-    /// Number of switches of the chain, 1 to 8, with --system netcraq; where the rack file says its `length`, of its spares, too [default: 3]
+    /// Number of switches of the chain, 1 to 8, with --system netcraq; where the rack file says
+    /// its `length`, of its spares, too [default: 3]
     #[arg(long, value_name = "N")]
     pub switches: Option<u16>,
     /// With --system falcon: keep a journal of jobs in the run directory, so that they outlive

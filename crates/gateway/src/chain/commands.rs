@@ -2,12 +2,12 @@
 
 use alloc::vec::Vec;
 
-use concord_client::Class;
 use concord_client::coord_commands::CoordCall;
-use concord_core::{Instant, Now, Rng};
+use concord_client::{Class, Done, Request, Size};
+use concord_core::{Instant, Now, ObjectId, RequestNumber, Rng};
 use concord_engine::table::UpperName;
 use concord_engine::{CommandSpec, resp};
-use concord_wire::{Kind, Sink};
+use concord_wire::{Flags, FurtherIds, Kind, Sink};
 
 use crate::chain::callers::{Chain, ChainSetup, Underway};
 use crate::commands::keys::{Keys, keys};
@@ -185,6 +185,38 @@ impl Gateway {
 impl Core {
     pub(crate) fn chain_deadline(&self) -> Instant {
         self.chain.as_ref().map_or(Instant::NEVER, Chain::deadline)
+    }
+
+    /// When the next step of the search for keys of the store is due that nobody reaches.
+    pub(crate) fn shadowed_deadline(&self) -> Instant {
+        let may_ask = self.client.is_registered() && self.client.has_room(Class::Read, Size::Small);
+        let chain = self.chain.as_ref().filter(|_| may_ask);
+        chain.map_or(Instant::NEVER, |chain| chain.shadowed.deadline())
+    }
+
+    /// Takes that step, if it is due.
+    pub(crate) fn look_for_shadowed(&mut self, now: Now, sink: &mut impl Sink) {
+        if now.instant < self.shadowed_deadline() {
+            return;
+        }
+        let Some(shadowed) = self.chain.as_mut().map(|chain| &mut chain.shadowed) else { return };
+        let Some(words) = shadowed.step(now.instant) else { return };
+        let command = self.command.encode(0, words);
+        let (class, obj_id, flags) = (Class::Read, ObjectId(0), Flags::WILDCARD);
+        let further = FurtherIds::NONE;
+        let request = Request { class, obj_id, further, flags, after: None, command };
+        shadowed.sent(self.client.submit(now, request, sink).ok());
+    }
+
+    /// Whether a request is such a step.
+    pub(crate) fn looks_for_shadowed(&self, request: RequestNumber) -> bool {
+        self.chain.as_ref().is_some_and(|chain| chain.shadowed.is_asked(request))
+    }
+
+    pub(crate) fn take_shadowed(&mut self, now: Instant, done: &Done) {
+        if let Some(chain) = &mut self.chain {
+            chain.shadowed.take(now, done);
+        }
     }
 
     pub(crate) fn forget_chain(&mut self, id: ConnectionId) {

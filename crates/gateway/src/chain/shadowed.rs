@@ -6,13 +6,10 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use concord_client::{Class, Done, Outcome, Request, Size};
-use concord_core::{Duration, Instant, MS, Now, ObjectId, RequestNumber, SEC};
+use concord_client::{Done, Outcome};
+use concord_core::{Duration, Instant, MS, RequestNumber, SEC};
 use concord_engine::databases::{MARKER, own_name};
 use concord_engine::resp;
-use concord_wire::{Flags, FurtherIds, Sink};
-
-use crate::state::Core;
 
 /// How many keys a step looks at.
 const STEP_KEYS: &[u8] = b"1000";
@@ -66,6 +63,19 @@ impl Shadowed {
         if waits { self.step_at } else { Instant::NEVER }
     }
 
+    /// The words of the next step, which is due; `None`: it has looked at all keys.
+    pub(crate) fn step(&mut self, now: Instant) -> Option<[&[u8]; 6]> {
+        let pattern = self.patterns.front()?;
+        // Also if it cannot go.
+        self.step_at = now.after(STEP_NS);
+        Some([b"SCAN", &self.cursor, b"MATCH", pattern, b"COUNT", STEP_KEYS])
+    }
+
+    /// A step went, or could not.
+    pub(crate) fn sent(&mut self, request: Option<RequestNumber>) {
+        self.request = request;
+    }
+
     /// A key that no client reaches.
     pub(crate) fn found(&self) -> Option<&[u8]> {
         self.found.as_deref()
@@ -96,44 +106,4 @@ fn step_of(reply: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     let [cursor, names] = resp::array_items(reply)?[..] else { return None };
     let names = resp::array_items(names)?.into_iter().map(resp::bulk_payload);
     Some((resp::bulk_payload(cursor)?, names.collect::<Option<_>>()?))
-}
-
-impl Core {
-    /// Whether a step can go.
-    fn may_look_for_shadowed(&self) -> bool {
-        self.client.is_registered() && self.client.has_room(Class::Read, Size::Small)
-    }
-
-    /// Whether a request is a step.
-    pub(crate) fn looks_for_shadowed(&self, request: RequestNumber) -> bool {
-        self.chain.as_ref().is_some_and(|chain| chain.shadowed.is_asked(request))
-    }
-
-    pub(crate) fn take_shadowed(&mut self, now: Instant, done: &Done) {
-        if let Some(chain) = &mut self.chain {
-            chain.shadowed.take(now, done);
-        }
-    }
-
-    pub(crate) fn shadowed_deadline(&self) -> Instant {
-        let chain = self.chain.as_ref().filter(|_| self.may_look_for_shadowed());
-        chain.map_or(Instant::NEVER, |chain| chain.shadowed.deadline())
-    }
-
-    /// Takes the next step, if it is due.
-    pub(crate) fn look_for_shadowed(&mut self, now: Now, sink: &mut impl Sink) {
-        if now.instant < self.shadowed_deadline() {
-            return;
-        }
-        let Some(shadowed) = self.chain.as_mut().map(|chain| &mut chain.shadowed) else { return };
-        let Some(pattern) = shadowed.patterns.front() else { return };
-        // Also if it cannot go.
-        shadowed.step_at = now.instant.after(STEP_NS);
-        let words: [&[u8]; 6] = [b"SCAN", &shadowed.cursor, b"MATCH", pattern, b"COUNT", STEP_KEYS];
-        let command = self.command.encode(0, words);
-        let (class, obj_id, flags) = (Class::Read, ObjectId(0), Flags::WILDCARD);
-        let further = FurtherIds::NONE;
-        let request = Request { class, obj_id, further, flags, after: None, command };
-        shadowed.request = self.client.submit(now, request, sink).ok();
-    }
 }

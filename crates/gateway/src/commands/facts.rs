@@ -86,8 +86,8 @@ impl Gateway {
         self.core.users.keep_another_password()
     }
 
-    /// A key of the store that begins with the chain's prefix, so that no client reaches it, and the
-    /// prefix, if one was found.
+    /// A key of the store that begins with the chain's prefix, so that no client reaches it, if one
+    /// was found; and the prefix.
     #[must_use]
     pub fn shadowed_key(&self) -> Option<(&[u8], &[u8])> {
         let chain = self.core.chain.as_ref()?;
