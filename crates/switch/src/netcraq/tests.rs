@@ -449,7 +449,7 @@ fn bug_24_44_a_copied_cell_says_the_same_of_its_request() {
         let copy =
             Repr { epoch: Epoch(2), client: addr(2), from: NodeId(2), ..Repr::new(Op::Copy, 1, 4) };
         let of_cell = passes(&mut old, &Repr { has_content: true, ..copy }).1.unwrap();
-        passes(&mut new, &Repr { client: Addr::default(), ..of_cell });
+        let _ = passes(&mut new, &Repr { client: Addr::default(), ..of_cell });
         let words = |program: &NetCraq| program.stages.words_of_session(0).collect::<Vec<_>>();
         assert_eq!(words(&new), words(&old), "{packet:?}");
         old.install(Now::default(), &chain(2, &[1])).unwrap();
