@@ -157,6 +157,11 @@ struct Flight {
     due_ns: u64,
 }
 
+/// What a sender sends on: its place, the receiver's place, its slot, and the number of the grant.
+type Sending = (usize, u16, u8, u32);
+/// A virtual link: the switch's number, and its own.
+type Link = (u16, u16);
+
 #[derive(Clone)]
 enum Node {
     Host(Box<Host>),
@@ -173,9 +178,8 @@ struct State {
     /// How many messages each host has got.
     submitted: Vec<usize>,
     seen: Seen,
-    /// The virtual links that each sender holds: by its place, the receiver's place, its slot, and
-    /// the grant; the switch's number and its virtual link.
-    paths: BTreeMap<(usize, u16, u8, u32), Vec<(u16, u16)>>,
+    /// The virtual links that senders hold.
+    paths: BTreeMap<Sending, Vec<Link>>,
     losses: u8,
     doubles: u8,
     lates: u8,
@@ -314,7 +318,7 @@ impl frame::State for State {
                     }
                 }
                 Node::Host(_) => {
-                    let is_to = |(_, to, ..): &(usize, u16, u8, u32)| usize::from(*to) == node;
+                    let is_to = |(_, to, ..): &Sending| usize::from(*to) == node;
                     let senders = self.paths.keys().filter(|sending| is_to(sending)).count();
                     if senders > usize::from(setup.topology.slots) {
                         return Err(format!("{senders} slots of senders send to host {node}"));
@@ -322,7 +326,7 @@ impl frame::State for State {
                 }
             }
         }
-        let mut links: Vec<(u16, u16)> = self.paths.values().flatten().copied().collect();
+        let mut links: Vec<Link> = self.paths.values().flatten().copied().collect();
         links.sort_unstable();
         if let Some([(switch, link), _]) = links.array_windows().find(|[one, other]| one == other) {
             return Err(format!("two senders send by virtual link {link} of switch {switch}"));
@@ -376,7 +380,7 @@ impl State {
     fn note_paths(&mut self, place: usize, rsvp: Option<Repr>) {
         let Node::Host(host) = &self.nodes[place] else { return };
         let sends: Vec<(u16, u8, u32)> = host.sends_on().collect();
-        let is_own = |&(sender, to, slot, grant): &(usize, u16, u8, u32)| {
+        let is_own = |&(sender, to, slot, grant): &Sending| {
             sender != place || sends.contains(&(to, slot, grant))
         };
         if let Some(rsvp) = rsvp {
