@@ -230,9 +230,11 @@ fn a_resend_or_an_update_from_outside_is_dropped() {
 fn an_answer_of_the_tail_says_who_sent_it_the_read() {
     let mut tail = load(2, Guards::ALL);
     tail.install(Now::default(), &chain(1, &[1, 2])).unwrap();
-    let own = passes(&mut tail, &read()).1.unwrap();
+    // A read of a client has no stamp.
+    let asked = Repr { stamp: Stamp(0), ..read() };
+    let own = passes(&mut tail, &asked).1.unwrap();
     assert_eq!((own.from, own.sent_on_by()), (NodeId(2), None));
-    let sent_on = Repr { from: NodeId(1), epoch: Epoch(1), ..read() };
+    let sent_on = Repr { from: NodeId(1), epoch: Epoch(1), ..asked };
     let answer = passes(&mut tail, &sent_on).1.unwrap();
     assert_eq!((answer.from, answer.sent_on_by()), (NodeId(2), Some(NodeId(1))));
     assert_eq!(Repr::parse(&answer.packet()).unwrap().sent_on_by(), Some(NodeId(1)));
