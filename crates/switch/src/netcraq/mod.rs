@@ -588,7 +588,10 @@ impl NetCraq {
         if packet.op == Op::Expire {
             return self.on_expired(place, packet, &phv);
         }
-        if !phv.has_state {
+        // A request with this stamp was decided between the passes: of a copy of it, or of another
+        // client that was given the same session.
+        let is_decided = !is_done && !phv.has_session && self.guards.on(Guard::SecondPass);
+        if !phv.has_state || is_decided {
             self.counters.writes_busy += 1;
             return Ok(Leaves::Answer(answer(packet, Outcome::Busy)));
         }

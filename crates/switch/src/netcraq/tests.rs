@@ -434,6 +434,45 @@ fn t12_a_key_is_there_until_its_end_is_numbered() {
     assert_eq!(read_at_the_deadline(Guards::without(Guard::ExpiryNumbered)), (Outcome::Absent, 1));
 }
 
+/// Two clients were given the same session, and open it at the same time, each between the passes
+/// of the other: it is one's alone.
+#[test]
+fn bug_24_45_a_session_is_opened_by_one_client() {
+    let opened = |guards| {
+        let mut program = alone_with(guards);
+        let ports = PortTable::default();
+        let open = |number| {
+            let open = Repr { number, ..write(0, Command::Open, Condition::Always) };
+            Repr { cell: 1, ..open }.packet()
+        };
+        let mut under_way = [open(11), open(22)].map(|mut bytes| {
+            let ingress = Ingress::first(Now::default(), CLIENT, &ports);
+            let verdict = program.process(&ingress, &mut bytes);
+            let Verdict::Recirculate { metadata, size_bytes } = verdict else { panic!() };
+            bytes.truncate(size_bytes);
+            (metadata, bytes)
+        });
+        let answers = under_way.each_mut().map(|(metadata, bytes)| {
+            let first = Ingress::first(Now::default(), CLIENT, &ports);
+            let ingress = Ingress { passes: 1, metadata: *metadata, ..first };
+            let verdict = program.process(&ingress, bytes);
+            let Verdict::Forward { size_bytes, .. } = verdict else { panic!() };
+            let answer = Repr::parse(&bytes[..size_bytes]).unwrap();
+            (answer.outcome, answer.number)
+        });
+        let again = passes(&mut program, &Repr::parse(&open(22)).unwrap()).1.unwrap();
+        (answers, (again.outcome, again.number))
+    };
+    let (first, other) = ((Outcome::Refused, 11), (Outcome::Busy, 22));
+    assert_eq!(opened(Guards::ALL), ([first, other], first));
+    #[cfg(feature = "mutants")]
+    assert_eq!(
+        opened(Guards::without(Guard::SecondPass)).0,
+        [first, (Outcome::Refused, 22)],
+        "both have opened it"
+    );
+}
+
 /// A member that has a request's outcome from the packet, and one that has it from a copy of the
 /// cell, have the same: for each request that leaves a number.
 #[test]
