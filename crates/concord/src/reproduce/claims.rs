@@ -62,18 +62,31 @@ impl Paper {
     }
 }
 
-/// A statement of the paper about a figure.
-pub struct Claim {
+/// A statement of the paper about a figure on a store.
+pub type Claim = ClaimOf<fn(&Seen) -> Option<Mean>>;
+
+/// A statement of a paper about a figure. `F` takes the runs, and gives our number; `None` if a
+/// point is missing.
+pub struct ClaimOf<F> {
     /// The figure that it is about.
     pub figure: &'static str,
     /// The statement in the paper's words, shortened.
     pub says: &'static str,
     /// The paper's number.
     pub paper: Paper,
-    /// The number from our runs; `None` if a point is missing.
-    pub ours: fn(&Seen) -> Option<Mean>,
+    /// The number from our runs.
+    pub ours: F,
     /// The reason for a difference, or the source of the number.
     pub reason: &'static str,
+}
+
+impl<F> ClaimOf<F> {
+    /// Its row, with our number. A bound of the paper's counts only if the whole confidence
+    /// interval of ours is on one side of it.
+    pub fn row(&self, ours: Mean) -> Row<'static> {
+        let ClaimOf { figure, says, paper, reason, .. } = *self;
+        Row { figure, says, paper, ours, beside: paper.beside_interval(&ours), reason }
+    }
 }
 
 /// Operations answered per second.
@@ -151,8 +164,7 @@ pub fn table(claims: &[Claim], all: &[(Figure, Seen)]) -> String {
     let row = |claim: &Claim| {
         let (_, seen) = all.iter().find(|(f, _)| f.name == claim.figure)?;
         let ours = (claim.ours)(seen)?;
-        let Claim { figure, says, paper, reason, .. } = *claim;
-        Some(Row { figure, says, paper, ours, beside: paper.beside(ours.mean), reason })
+        Some(Row { beside: claim.paper.beside(ours.mean), ..claim.row(ours) })
     };
     table_of(claims.iter().filter_map(row), 2)
 }

@@ -2,6 +2,7 @@
 
 use concord_sim::load::{Load, Measured};
 
+use super::points::{self, Line};
 use crate::results::Scale;
 
 const MILLION: f64 = 1e6;
@@ -23,14 +24,8 @@ pub enum Drawn {
     Distribution,
 }
 
-/// A line of a figure.
-#[derive(Clone, Debug)]
-pub struct Series {
-    /// The name in the legend.
-    pub name: &'static str,
-    /// The points: position on the x axis, and load.
-    pub points: Vec<(f64, Load)>,
-}
+/// A line of a figure on a store.
+pub type Series = Line<Load>;
 
 /// A figure of the paper.
 #[derive(Clone, Debug)]
@@ -90,8 +85,7 @@ impl Figure {
 
     /// The total number of runs.
     pub fn runs(&self, repeats: u64) -> u64 {
-        let points: usize = self.series.iter().map(|s| s.points.len()).sum();
-        points as u64 * self.repeats(repeats)
+        points::runs(&self.series, self.repeats(repeats))
     }
 
     /// The same figure, with names for the places on its x axis.
@@ -110,7 +104,7 @@ impl Figure {
         load: impl Fn(T) -> Load,
     ) -> Figure {
         let points = points.iter().map(|point| (x(*point), load(*point))).collect();
-        self.series.push(Series { name, points });
+        self.series.push(Line { name: name.to_string(), points });
         self
     }
 }

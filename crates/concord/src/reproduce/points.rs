@@ -5,6 +5,21 @@ use concord_runtime::Error;
 use super::runner::{Mean, Runner};
 use crate::results::Mark;
 
+/// A line of a figure.
+#[derive(Clone, Debug)]
+pub struct Line<L> {
+    /// The name in the legend.
+    pub name: String,
+    /// The points: position on the x axis, and load.
+    pub points: Vec<(f64, L)>,
+}
+
+/// The total number of runs of these lines.
+pub fn runs<L>(lines: &[Line<L>], repeats: u64) -> u64 {
+    let points: usize = lines.iter().map(|line| line.points.len()).sum();
+    points as u64 * repeats
+}
+
 /// A point of a line, run several times.
 #[derive(Debug)]
 pub struct Point<M> {
@@ -73,24 +88,21 @@ impl<M> Seen<M> {
     }
 }
 
-/// The points of a line: position on the x axis, and load.
-pub type Places<L> = [(f64, L)];
-
 /// Runs all points of a figure's lines, each with the seeds 1 to `repeats`. `seeded` makes a load
 /// with another seed.
 ///
 /// # Errors
 /// A rack that did not run: a bug.
-pub fn run<'a, L: Sync + 'a, M: Send>(
+pub fn run<L: Sync, M: Send>(
     figure: &str,
-    lines: impl Iterator<Item = &'a Places<L>>,
+    lines: &[Line<L>],
     repeats: u64,
     runner: &Runner,
     seeded: impl Fn(&L, u64) -> L,
     measure: impl Fn(&L) -> Result<M, String> + Sync,
 ) -> Result<Seen<M>, Error> {
     let (mut points, mut runs, mut loads) = (Vec::new(), Vec::new(), Vec::new());
-    for (line, places) in lines.enumerate() {
+    for (line, Line { points: places, .. }) in lines.iter().enumerate() {
         for (x, load) in places {
             for seed in 1..=repeats {
                 runs.push((points.len(), seed));

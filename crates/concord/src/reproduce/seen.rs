@@ -41,9 +41,8 @@ impl Seen {
 /// # Errors
 /// A rack that did not run: a bug.
 pub fn run(figure: &Figure, repeats: u64, runner: &Runner) -> Result<Seen, Error> {
-    let lines = figure.series.iter().map(|series| series.points.as_slice());
     let seeded = |load: &Load, seed| Load { seed, ..load.clone() };
-    points::run(figure.name, lines, figure.repeats(repeats), runner, seeded, measure)
+    points::run(figure.name, &figure.series, figure.repeats(repeats), runner, seeded, measure)
 }
 
 /// The drawn value of each point, with half the width of its 95% confidence interval.
@@ -130,7 +129,7 @@ pub fn write(results: &Results, figure: &Figure, seen: &Seen) -> Result<(), Erro
         y: figure.y,
         x_names: figure.x_names.clone(),
         scale: figure.scale,
-        series: series.map(|(at, s)| (s.name.to_string(), seen.line(figure, at))).collect(),
+        series: series.map(|(at, s)| (s.name.clone(), seen.line(figure, at))).collect(),
     };
     results.plot(&name, &plot)
 }

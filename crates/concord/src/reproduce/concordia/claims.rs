@@ -5,8 +5,8 @@ use concord_sim::concordia::load::Measured;
 
 use super::figures::{BASE, CONCORDIA, GAM, GAM_SMALL, GRAPPA};
 use super::seen::Seen;
-use crate::reproduce::claims::Paper::{self, Above, Below, Is, Silent};
-use crate::reproduce::claims::{Row, exact, over, table_of};
+use crate::reproduce::claims::Paper::{Above, Below, Is, Silent};
+use crate::reproduce::claims::{ClaimOf, exact, over, table_of};
 use crate::reproduce::runner::Mean;
 
 /// The reason why our GAM differs from the paper's.
@@ -14,13 +14,7 @@ const NOT_GAM: &str = "ours has GAM's protocol and not its code, and its writes 
                        how much each explains was not measured";
 
 /// A statement about one figure.
-pub struct Claim {
-    figure: &'static str,
-    says: &'static str,
-    paper: Paper,
-    ours: fn(&Seen) -> Option<Mean>,
-    reason: &'static str,
-}
+pub type Claim = ClaimOf<fn(&Seen) -> Option<Mean>>;
 
 fn speed(m: &Measured) -> f64 {
     m.per_second() / 1e6
@@ -288,9 +282,7 @@ pub const CLAIMS: &[Claim] = &[
 pub fn table(all: &[(&'static str, Seen)]) -> String {
     let row = |claim: &Claim| {
         let (_, seen) = all.iter().find(|(of, _)| *of == claim.figure)?;
-        let ours = (claim.ours)(seen)?;
-        let Claim { figure, says, paper, reason, .. } = *claim;
-        Some(Row { figure, says, paper, ours, beside: paper.beside_interval(&ours), reason })
+        Some(claim.row((claim.ours)(seen)?))
     };
     table_of(CLAIMS.iter().filter_map(row), 2)
 }

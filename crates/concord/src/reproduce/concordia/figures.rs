@@ -60,7 +60,7 @@ fn compared(
 ) -> Figure {
     let lines = COMPARED.map(|(name, system)| {
         let points = points.iter().map(|x| (*x as f64, load(system, *x))).collect();
-        Line { name, points }
+        Line { name: name.to_string(), points }
     });
     Figure { name, title, x, lines: lines.into() }
 }
@@ -85,7 +85,8 @@ pub fn all(costs: Costs, scale: u64) -> Vec<Figure> {
     };
     let mut by_sharing = compared("9", "throughput by sharing", shared, &SHARES, sharing(costs));
     let small = SHARES.iter().map(|x| (*x as f64, sharing(costs)(System::Gam, *x).small_blocks()));
-    by_sharing.lines.push(Line { name: "GAM-style, 512 B", points: small.collect() });
+    let name = "GAM-style, 512 B".to_string();
+    by_sharing.lines.push(Line { name, points: small.collect() });
     let half = Costs { message_ns: costs.message_ns / 2, ..costs };
     let double = Costs { message_ns: costs.message_ns * 2, ..costs };
     let percent = "reads in percent";

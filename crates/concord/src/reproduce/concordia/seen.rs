@@ -8,14 +8,8 @@ use crate::reproduce::points;
 use crate::reproduce::runner::Runner;
 use crate::results::{Mark, Plot, Results, Scale, Table};
 
-/// A line of a figure.
-#[derive(Clone, Debug)]
-pub struct Line {
-    /// The name in the legend.
-    pub name: &'static str,
-    /// The points: position on the x axis, and load.
-    pub points: Vec<(f64, Load)>,
-}
+/// A line of a figure on a shared memory.
+pub type Line = points::Line<Load>;
 
 /// A figure.
 #[derive(Clone, Debug)]
@@ -33,8 +27,7 @@ pub struct Figure {
 impl Figure {
     /// The total number of runs.
     pub fn runs(&self, repeats: u64) -> u64 {
-        let points: usize = self.lines.iter().map(|line| line.points.len()).sum();
-        points as u64 * repeats
+        points::runs(&self.lines, repeats)
     }
 
     fn label(&self) -> String {
@@ -65,9 +58,8 @@ pub fn run(
     runner: &Runner,
     results: &Results,
 ) -> Result<Seen, Error> {
-    let lines = figure.lines.iter().map(|line| line.points.as_slice());
     let seeded = |load: &Load, seed| Load { seed, ..load.clone() };
-    let seen = points::run(figure.name, lines, args.repeats, runner, seeded, measure)?;
+    let seen = points::run(figure.name, &figure.lines, args.repeats, runner, seeded, measure)?;
     let name = figure.label().replace(' ', "-").to_lowercase();
     results.csv(&name, &raw(figure, &seen))?;
     for (end, y, value) in SHOWN {
@@ -116,7 +108,7 @@ fn plot(figure: &Figure, seen: &Seen, y: &'static str, value: fn(&Measured) -> f
     let is_drawn = |mark: &Mark| figure.name != "12" || mark.x < 100.0;
     let line = |(at, line): (usize, &Line)| {
         let marks = seen.drawn(at, value).into_iter().filter(is_drawn).collect();
-        (line.name.to_string(), marks)
+        (line.name.clone(), marks)
     };
     Plot {
         title: format!("{}: {}", figure.label(), figure.title),

@@ -8,20 +8,14 @@ use super::figures::{
     SCALE_TWO, SPARK, SPARROW, ms, task,
 };
 use super::seen::Seen;
-use crate::reproduce::claims::Paper::{self, Below, Is, Silent};
-use crate::reproduce::claims::{Row, exact, over, table_of};
+use crate::reproduce::claims::Paper::{Below, Is, Silent};
+use crate::reproduce::claims::{ClaimOf, exact, over, table_of};
 use crate::reproduce::runner::Mean;
 
 const EIGHTY: f64 = 80.0;
 
 /// A statement about one figure, or two.
-struct Claim {
-    figure: &'static str,
-    says: &'static str,
-    paper: Paper,
-    ours: fn(&All) -> Option<Mean>,
-    reason: &'static str,
-}
+type Claim = ClaimOf<fn(&All) -> Option<Mean>>;
 
 /// The results of all figures.
 struct All<'a>(&'a [(&'static str, Seen)]);
@@ -403,11 +397,7 @@ const CLAIMS: &[Claim] = &[
 /// The table, in Markdown.
 pub fn table(seen: &[(&'static str, Seen)]) -> String {
     let all = All(seen);
-    let row = |claim: &Claim| {
-        let ours = (claim.ours)(&all)?;
-        let Claim { figure, says, paper, reason, .. } = *claim;
-        Some(Row { figure, says, paper, ours, beside: paper.beside_interval(&ours), reason })
-    };
+    let row = |claim: &Claim| Some(claim.row((claim.ours)(&all)?));
     table_of(CLAIMS.iter().filter_map(row), 2)
 }
 

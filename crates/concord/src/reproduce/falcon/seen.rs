@@ -19,14 +19,8 @@ pub enum Shown {
     Steps,
 }
 
-/// A line of a figure.
-#[derive(Clone, Debug)]
-pub struct Line {
-    /// The name in the legend.
-    pub name: String,
-    /// The points: position on the x axis, and load.
-    pub points: Vec<(f64, Load)>,
-}
+/// A line of a figure on tasks.
+pub type Line = points::Line<Load>;
 
 /// A figure.
 #[derive(Clone, Debug)]
@@ -61,8 +55,7 @@ impl Figure {
 
     /// The total number of runs.
     pub fn runs(&self, repeats: u64) -> u64 {
-        let points: usize = self.lines.iter().map(|line| line.points.len()).sum();
-        points as u64 * repeats
+        points::runs(&self.lines, repeats)
     }
 
     fn label(&self) -> String {
@@ -83,9 +76,8 @@ pub fn run(
     runner: &Runner,
     results: &Results,
 ) -> Result<Seen, Error> {
-    let lines = figure.lines.iter().map(|line| line.points.as_slice());
     let seeded = |load: &Load, seed| Load { seed, ..load.clone() };
-    let seen = points::run(figure.name, lines, args.repeats, runner, seeded, measure)?;
+    let seen = points::run(figure.name, &figure.lines, args.repeats, runner, seeded, measure)?;
     let name = figure.label().replace(' ', "-").to_lowercase();
     results.csv(&name, &raw(figure, &seen))?;
     results.plot(&name, &plot(figure, &seen))?;
