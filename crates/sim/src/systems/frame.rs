@@ -56,6 +56,15 @@ pub(crate) trait State: Clone {
     fn check(&self, setup: &Self::Setup) -> Result<(), String>;
 }
 
+/// Adds packets to those in flight, in their order, so that states are alike however they came to
+/// be.
+pub(crate) fn add_in_order<T: Ord>(flights: &mut Vec<T>, sent: impl IntoIterator<Item = T>) {
+    for flight in sent {
+        let at = flights.partition_point(|other| *other < flight);
+        flights.insert(at, flight);
+    }
+}
+
 fn fingerprint<S: State>(state: &S) -> u128 {
     let of = |seed: u64| {
         let mut hasher = FxHasher::default();

@@ -17,6 +17,8 @@ use concord_wire::control::{Config, GroupKind, Member, Program};
 use concord_wire::{Addr, GroupId};
 use rustc_hash::FxHasher;
 
+use crate::systems::frame;
+
 /// The address of the switch.
 pub(super) const SWITCH: Addr = Addr { ip: 1, port: 1 };
 /// The length of a block in bytes: the minimum.
@@ -191,10 +193,7 @@ impl Rack {
     }
 
     fn send(&mut self, sent: Vec<Flight>) {
-        for flight in sent {
-            let at = self.flights.partition_point(|other| *other < flight);
-            self.flights.insert(at, flight);
-        }
+        frame::add_in_order(&mut self.flights, sent);
     }
 
     /// Handles a packet at the switch; a recirculated packet makes its next pass at once.

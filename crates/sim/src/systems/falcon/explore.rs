@@ -463,10 +463,7 @@ impl State {
         {
             executor.waits &= !(1 << queue);
         }
-        if let Some(round) = passed.round {
-            let at = self.flights.partition_point(|other| *other < round);
-            self.flights.insert(at, round);
-        }
+        frame::add_in_order(&mut self.flights, passed.round);
         Ok(passed.notes.concat())
     }
 

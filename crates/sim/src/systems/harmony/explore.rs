@@ -363,8 +363,7 @@ impl State {
     }
 
     fn add(&mut self, flight: Flight) {
-        let at = self.flights.partition_point(|other| *other < flight);
-        self.flights.insert(at, flight);
+        frame::add_in_order(&mut self.flights, [flight]);
     }
 
     fn sends(&mut self, from: usize, sent: Vec<(Addr, Vec<u8>)>) {

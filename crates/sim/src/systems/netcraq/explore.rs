@@ -320,10 +320,7 @@ impl<C: Chain> State<C> {
     }
 
     fn add(&mut self, sent: Vec<Flight<C::Packet>>) {
-        for flight in sent {
-            let at = self.flights.partition_point(|other| *other < flight);
-            self.flights.insert(at, flight);
-        }
+        frame::add_in_order(&mut self.flights, sent);
     }
 
     fn comes(&mut self, flight: Flight<C::Packet>) -> Result<String, String> {
